@@ -1,0 +1,207 @@
+"""A job: everything that defines one training, checked when it is made."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from splitfl.aggregation import strategy_from
+from splitfl.api.auto import AUTO, Question, choose_settings
+from splitfl.api.loss_probe import find_reduction
+from splitfl.api.optimizers import OptimizerSpec
+from splitfl.codecs import Codecs, codec
+from splitfl.errors import SplitflError
+from splitfl.methods import METHODS, Method
+from splitfl.model import minimum_micro_batch, partition
+from splitfl.run.blueprint import Blueprint, Deadlines, Training
+from splitfl.run.seeds import derive
+from splitfl.run.virtual import Fleet
+
+
+class JobError(SplitflError):
+    """A setting of a job that cannot work; the message names it, its value and what would be right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One training, whatever it runs on.
+
+    model          function of no arguments that makes the module (called once, under the job's seed), or a module
+    example_input  a tensor with a batch dimension, or a tuple or dict of tensors for several inputs
+    method         a `Method`, or the name of one in `splitfl.methods.METHODS`
+    loss           (output, labels) -> mean or sum over the samples of a batch
+    optimizer      `splitfl.sgd(...)`, `splitfl.optimizer(name, ...)`
+    batch_size     samples in a mini-batch of one client
+    cut            place where the model is cut, as `splitfl cuts` lists them; a list cuts it in more stages;
+                   "auto" takes the place that the simulator predicts to be fastest
+    strategy       a message-based Flower strategy; None is federated averaging over all clients
+    codec          how tensors are encoded on the wire, by role; None keeps every bit
+    local_epochs, local_steps  passes over the local data in a round, or mini-batches (at most one of the two)
+    optimizer_state  "reset": replicas start every round with a fresh optimizer; "keep": they go on with theirs
+    reduction      whether the loss is a mean or a sum over samples; "auto" finds out
+    seed           decides initial weights, order of data, dropout and sampling of clients
+
+    Raises JobError when made, or when compiled, for a setting that cannot work.
+    """
+
+    model: Callable[[], nn.Module] | nn.Module
+    example_input: Any
+    method: Method | str
+    loss: Callable[[Any, Any], torch.Tensor]
+    optimizer: OptimizerSpec | Callable[..., torch.optim.Optimizer]
+    batch_size: int
+    cut: str | Sequence[str] = "auto"
+    strategy: Any = None
+    codec: Codecs = field(default_factory=codec)
+    shuffle: bool = True
+    drop_last: bool = False
+    local_epochs: int | None = None
+    local_steps: int | None = None
+    optimizer_state: Literal["reset", "keep"] = "reset"
+    reduction: Literal["auto", "mean", "sum"] = "auto"
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    device: str = "cpu"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, str):
+            object.__setattr__(self, "method", method_named(self.method))
+        self._require(self.batch_size >= 1, "batch_size", "1 or more")
+        self._require(self.local_epochs is None or self.local_epochs >= 1, "local_epochs", "1 or more")
+        self._require(self.local_steps is None or self.local_steps >= 1, "local_steps", "1 or more")
+        both = self.local_epochs is not None and self.local_steps is not None
+        self._require(not both, "local_steps", "none beside local_epochs: a round is measured in one of the two")
+        self._require(self.optimizer_state in ("reset", "keep"), "optimizer_state", '"reset" or "keep"')
+        wanted = self._method.micro_batches
+        if wanted != "auto" and not 1 <= wanted <= self.batch_size:
+            raise JobError(
+                f"micro_batches = {wanted} with batch_size = {self.batch_size}: expected 1 to {self.batch_size}, "
+                "at least one sample in each micro-batch"
+            )
+        if self._method.in_turn and self.strategy is not None:
+            raise JobError(
+                f"strategy = {type(self.strategy).__name__} with method {self._method.name}: clients hand their "
+                "weights on, nothing is averaged; leave the strategy out"
+            )
+
+    def _require(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise JobError(f"{name} = {getattr(self, name)!r}: expected {wanted}")
+
+    @property
+    def _method(self) -> Method:
+        if not isinstance(self.method, Method):
+            raise JobError(f"method = {self.method!r}: expected a Method or one of {', '.join(METHODS)}")
+        return self.method
+
+    def build_model(self) -> nn.Module:
+        """The unsplit module with the initial weights that the seed decides."""
+        if isinstance(self.model, nn.Module):
+            return self.model
+        with torch.random.fork_rng():
+            torch.manual_seed(derive(self.seed, "model"))
+            return self.model()
+
+    def cuts(self) -> tuple[str, ...]:
+        """The places of `cut`; none where the whole model stays on the client."""
+        if not self._method.split:
+            return ()
+        return (self.cut,) if isinstance(self.cut, str) else tuple(self.cut)
+
+    def question(self, model: nn.Module, fleet: Fleet) -> Question:
+        """What "auto" has to choose for this job."""
+        return Question(
+            model=model,
+            example_input=self.example_input,
+            cuts=self.cuts(),
+            method=self._method,
+            codecs=self.codec,
+            batch_size=self.batch_size,
+            minimum=minimum_micro_batch(model),
+            fleet=fleet,
+        )
+
+    def blueprint(self, fleet: Fleet | None = None) -> Blueprint:
+        """The job made ready to run; "auto" settings are chosen for `fleet` (laptops on wifi-50 unless given).
+
+        Raises CutError, ShapeError, LossError, ScheduleError or JobError, each naming what is wrong.
+        """
+        model = self.build_model()
+        cuts, micro_batches = self.cuts(), self._method.micro_batches
+        if cuts == (AUTO,) or micro_batches == AUTO:
+            cuts, micro_batches = choose_settings(self.question(model, fleet or Fleet("laptop", "wifi-50")))
+        parts = partition(model, self.example_input, cuts)
+        kind = find_reduction(self.loss, model, parts) if self.reduction == AUTO else self.reduction
+        return Blueprint(
+            model=model,
+            partition=parts,
+            method=self._method,
+            micro_batches=micro_batches,
+            minimum=minimum_micro_batch(model),
+            loss=self.loss,
+            reduction=kind,
+            optimizer=self.optimizer,
+            training=Training(
+                batch_size=self.batch_size,
+                epochs=None if self.local_steps else self.local_epochs or 1,
+                steps=self.local_steps,
+                shuffle=self.shuffle,
+                drop_last=self.drop_last,
+                optimizer_state=self.optimizer_state,
+            ),
+            codecs=self.codec,
+            deadlines=self.deadlines,
+            seed=self.seed,
+            device=self.device,
+            contract=self._contract(micro_batches),
+        )
+
+    def flower_strategy(self, clients: int) -> Any:
+        """The strategy that averages for `clients` clients; None where weights are handed on."""
+        if self._method.in_turn:
+            return None
+        return self.strategy if self.strategy is not None else strategy_from("FedAvg", clients=clients)
+
+    def settings(self, blueprint: Blueprint) -> dict[str, Any]:
+        """What a report says about the job, as plain values."""
+        return {
+            "method": self._method.name,
+            "cut": list(blueprint.partition.cuts),
+            "micro_batches": blueprint.micro_batches,
+            "strategy": "none: weights are handed on" if self._method.in_turn else _name(self.strategy),
+            **json.loads(blueprint.contract),
+        }
+
+    def _contract(self, micro_batches: int) -> str:
+        """What both ends of a session must agree on beside the model and its cut, as JSON."""
+        schedule = self._method.schedule
+        codecs = [each.name if each else None for each in (self.codec.activation, self.codec.gradient, self.codec.update)]
+        agreed = {
+            "method": [self._method.name, micro_batches, getattr(schedule, "__name__", str(schedule))],
+            "optimizer": repr(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "custom",
+            "training": [self.batch_size, self.local_epochs, self.local_steps, self.shuffle, self.drop_last],
+            "optimizer_state": self.optimizer_state,
+            "loss": getattr(self.loss, "__name__", type(self.loss).__name__),
+            "codec": codecs,
+            "seed": self.seed,
+        }
+        return json.dumps(agreed)
+
+
+def _name(strategy: Any) -> str:
+    return "FedAvg" if strategy is None else type(strategy).__name__
+
+
+def method_named(name: str) -> Method:
+    """The method called `name` with its usual options. Raises JobError listing the names."""
+    if name not in METHODS:
+        close = get_close_matches(name, METHODS, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise JobError(f"method = {name!r}: expected one of {', '.join(METHODS)}{hint}")
+    return METHODS[name]()

@@ -1,0 +1,121 @@
+"""The two ends of a run over gRPC: a server that trains, and clients that join it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from splitfl.api.job import Job, JobError
+from splitfl.api.result import Result
+from splitfl.api.simulation import run_blocking
+from splitfl.run.client import Client
+from splitfl.run.enrollment import Enrollment
+from splitfl.run.evaluation import Evaluate
+from splitfl.run.federation import Options
+from splitfl.run.pool import Threads
+from splitfl.run.record import History, RoundRecord
+from splitfl.run.server import run_server
+from splitfl.run.virtual import Fleet, predictor
+from splitfl.transport import ClientTLS, Link, ServerTLS, connect
+from splitfl.transport import serve as listen
+
+
+def serve(
+    job: Job,
+    *,
+    clients: int,
+    rounds: int,
+    address: str = "127.0.0.1:0",
+    tls: ServerTLS | None = None,
+    insecure: bool = False,
+    test: Dataset[Any] | None = None,
+    slots: int | None = None,
+    fleet: Fleet | None = None,
+    title: str | None = None,
+    on_listen: Callable[[str], None] = lambda address: None,
+    on_round: Callable[[RoundRecord], None] = lambda record: None,
+    checkpoint: Path | None = None,
+) -> Result:
+    """Listen on `address`, wait for `clients` clients, and train `job` with them for `rounds` rounds.
+
+    tls        certificate and key; without them the text is plain, which is allowed on loopback or with `insecure`
+    slots      instructions computed at the same time, each on one thread; all cores unless given
+    fleet      devices and links, for "auto" settings and for the prediction beside the measurement
+    on_listen  called with the address that clients can connect to
+
+    Raises SplitflError where the address cannot be used, clients are missing, or a round cannot go on.
+    """
+    if clients < 1 or rounds < 1:
+        raise JobError(f"clients = {clients}, rounds = {rounds}: expected 1 or more of each")
+    blueprint = job.blueprint(fleet)
+    pool = Threads(slots or os.cpu_count() or 1)
+    options = Options(
+        strategy=job.flower_strategy(clients),
+        evaluate=Evaluate(blueprint, test) if test is not None else None,
+        predict=predictor(blueprint, fleet, slots=pool.slots) if fleet is not None else None,
+        on_round=on_round,
+        checkpoint=checkpoint,
+    )
+
+    async def run() -> Result:
+        enrollment = Enrollment(blueprint, clients)
+        server = await listen(address, enrollment.admit, tls=tls, insecure=insecure)
+        try:
+            on_listen(server.address)
+            trained = await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
+        finally:
+            await server.stop(grace=5.0)
+        history = History(
+            title=title or blueprint.method.name,
+            method=blueprint.method.name,
+            clients=enrollment.names,
+            settings=job.settings(blueprint),
+            rounds=tuple(trained.rounds),
+            measured=trained.measured,
+            predicted=trained.predicted,
+        )
+        return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
+
+    try:
+        return run_blocking(run())
+    finally:
+        pool.close()
+
+
+def join(
+    job: Job,
+    dataset: Dataset[Any],
+    *,
+    server: str,
+    name: str,
+    tls: ClientTLS | None = None,
+    insecure: bool = False,
+    patience: float = 60.0,
+    link: Link | None = None,
+    fleet: Fleet | None = None,
+) -> str:
+    """Take part in the training at `server` ("host:port") as client `name`, with this data; returns its last word.
+
+    patience  seconds to wait for the server to be reachable
+    link      an emulated link between this client and the server
+
+    Raises SplitflError where the server cannot be reached or trusted, refuses this client, or is lost.
+    """
+    blueprint = job.blueprint(fleet)
+    pool = Threads(1)
+
+    async def run() -> str:
+        channel = await connect(server, tls=tls, insecure=insecure, timeout=patience, link=link)
+        try:
+            return await Client(blueprint, dataset, name=name, channel=channel, pool=pool).run()
+        finally:
+            await channel.close("this client is done")
+
+    try:
+        return run_blocking(run())
+    finally:
+        pool.close()

@@ -1,0 +1,48 @@
+"""A job file with some of its settings changed from outside, checked as a whole again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ValidationError
+
+from splitfl.api.job import JobError
+from splitfl.config import JobSettings
+from splitfl.methods import METHODS
+
+
+def override(
+    settings: JobSettings, *, method: str | None = None, rounds: int | None = None, clients: int | None = None
+) -> JobSettings:
+    """`settings` with another method, number of rounds or number of clients.
+
+    Another method keeps of the file what means something to it: its own options are those of the file only where it
+    has them too, and what crosses a cut is left out where nothing is cut, as is the strategy where nothing is averaged.
+    Raises JobError for values that cannot be.
+    """
+    content: dict[str, Any] = settings.model_dump(exclude_unset=True)
+    if rounds is not None:
+        content["training"]["rounds"] = rounds
+    if clients is not None:
+        content["data"]["clients"] = clients
+    if method is not None and method != settings.method.name:
+        _switch(content, method)
+    try:
+        changed = JobSettings.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise JobError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+    return changed.model_copy(update={"base": settings.base})
+
+
+def _switch(content: dict[str, Any], method: str) -> None:
+    if method not in METHODS:
+        raise JobError(f"method = {method!r}: expected one of {', '.join(METHODS)}")
+    made = METHODS[method]()
+    content["method"] = {"name": method}
+    if not made.split:
+        content["model"].pop("cut", None)
+        for role in ("activation", "gradient"):
+            content.get("codec", {}).pop(role, None)
+    if made.in_turn:
+        content.pop("strategy", None)

@@ -1,0 +1,127 @@
+"""A job file made into what runs: the job, the data of every client, and the test data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+from torch.utils.data import Dataset
+
+from splitfl.aggregation import strategy_from
+from splitfl.api.job import Job, JobError
+from splitfl.api.optimizers import optimizer
+from splitfl.codecs import codec
+from splitfl.config import JobSettings
+from splitfl.data import by_user, dirichlet, iid, load, shards
+from splitfl.methods import Method
+from splitfl.run.blueprint import Deadlines
+from splitfl.run.virtual import Fleet
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class JobData:
+    """The data of a job: one training set per client, and the test set (None where there is none)."""
+
+    clients: list[Dataset[Any]]
+    test: Dataset[Any] | None
+    example_input: Any
+
+
+def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
+    """The job that `settings` describe. `example_input` serves where the file gives no example shape.
+
+    Raises SplitflError, naming the setting, for what only shows when it is put together.
+    """
+    training = settings.training
+    example = settings.model.example()
+    if example is None:
+        example = example_input
+    if example is None:
+        raise JobError("[model] example_shape is missing: say the shape of one sample, such as [1, 8, 8]")
+    cuts = settings.model.cuts
+    strategy = settings.strategy
+    clients = settings.data.clients
+    return Job(
+        model=lambda: settings.resolve(settings.model.build)(**settings.model.args),
+        example_input=example[0] if isinstance(example, tuple) and len(example) == 1 else example,
+        method=method_from(settings),
+        loss=loss_from(settings),
+        optimizer=optimizer(training.optimizer.name, **training.optimizer.options()),
+        batch_size=training.batch_size,
+        cut=cuts[0] if len(cuts) == 1 else cuts,
+        strategy=strategy_from(strategy.name, strategy.options, clients=clients) if strategy else None,
+        codec=codec(**settings.codec.model_dump()),
+        shuffle=training.shuffle,
+        drop_last=training.drop_last,
+        local_epochs=training.local_epochs,
+        local_steps=training.local_steps,
+        optimizer_state=training.optimizer_state,
+        deadlines=Deadlines(**settings.server.deadlines.model_dump()),
+        device=training.device,
+        seed=training.seed,
+    )
+
+
+def method_from(settings: JobSettings) -> Method:
+    """The method of a job file, with its schedule looked for beside the file."""
+    method = settings.method.method()
+    schedule = settings.method.schedule
+    if schedule is None:
+        return method
+    if ":" in schedule:
+        return dataclasses.replace(method, schedule=settings.resolve(schedule))
+    return dataclasses.replace(method, schedule=settings.path(schedule)) if schedule.endswith(".sched") else method
+
+
+def loss_from(settings: JobSettings) -> Callable[[Any, Any], torch.Tensor]:
+    """The loss of a job file: one of torch.nn.functional, or the user's."""
+    name = settings.training.loss
+    return settings.resolve(name) if ":" in name else getattr(functional, name)
+
+
+def fleet_from(settings: JobSettings) -> Fleet:
+    """The devices and links that a job file plans for."""
+    return Fleet(settings.planning.device, settings.planning.link)
+
+
+def data_from(settings: JobSettings) -> JobData:
+    """The data of a job file, split over its clients.
+
+    A function of the user's gives (train, test), two data sets, or with `split = "by_user"` (train, test, users), the
+    user of each training sample. Raises SplitflError where it gives something else, and for a split that cannot be made.
+    """
+    data = settings.data
+    if data.load is None:
+        found = load(str(data.name), **data.args)
+        train, test, users, example = found.train, found.test, None, found.example_input
+    else:
+        train, test, users = _parts(settings.resolve(data.load)(**data.args), data.load)
+        example = _example(train)
+    return JobData(_split(settings, train, users), test, example)
+
+
+def _parts(given: Any, reference: str) -> tuple[Dataset[Any], Dataset[Any] | None, Sequence[Any] | None]:
+    if not isinstance(given, tuple) or len(given) not in (2, 3):
+        raise JobError(f"[data] load = {reference!r} gives {type(given).__name__}: expected (train, test) or (train, test, users)")
+    return given[0], given[1], given[2] if len(given) == 3 else None
+
+
+def _example(train: Dataset[Any]) -> Any:
+    inputs, _ = torch.utils.data.default_collate([train[0]])
+    return inputs
+
+
+def _split(settings: JobSettings, train: Dataset[Any], users: Sequence[Any] | None) -> list[Dataset[Any]]:
+    data, count = settings.data, settings.data.clients
+    if data.split == "dirichlet":
+        return list(dirichlet(train, count, alpha=float(data.alpha or 0), seed=data.seed))
+    if data.split == "shards":
+        return list(shards(train, count, shards_per_client=int(data.shards_per_client or 0), seed=data.seed))
+    if data.split == "by_user":
+        if users is None:
+            raise JobError('[data] split = "by_user": the function that loads the data must give (train, test, users)')
+        return list(by_user(train, users))
+    return list(iid(train, count, seed=data.seed))

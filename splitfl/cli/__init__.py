@@ -1,0 +1,43 @@
+"""The command `splitfl`. Every error that a user can put right is one line on stderr and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import click
+import typer
+
+from splitfl.cli import inspect, network, schedules, training
+from splitfl.errors import SplitflError
+from splitfl.schedule.error import ScheduleError
+
+app = typer.Typer(
+    help="Train models that are split between devices and a server.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for module in (training, network, schedules, inspect):
+    module.register(app)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with its exit code."""
+    try:
+        outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except (SplitflError, ScheduleError, OSError) as error:
+        _complain(str(error))
+        sys.exit(2)
+    except click.ClickException as error:
+        _complain(error.format_message())
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted")
+        sys.exit(130)
+    sys.exit(outcome if isinstance(outcome, int) else 0)
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"splitfl: {message}\n")

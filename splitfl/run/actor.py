@@ -1,0 +1,229 @@
+"""The actor: a loop over instructions, with one handler for each operation. Every method runs through it.
+
+The slots of an actor hold what `effects` says: an instruction's values are taken before its handler runs and put after
+it. Weights are values too: the slot `params[s,c]` holds the replica.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from splitfl.codecs import frame
+from splitfl.model import Replica
+from splitfl.model.micro_batches import sizes, weight
+from splitfl.planning.timeline import Event
+from splitfl.run.blueprint import Blueprint
+from splitfl.run.expectation import verify
+from splitfl.run.failure import blame, first
+from splitfl.run.metrics import Recorder, Tally
+from splitfl.run.pool import Pool
+from splitfl.run.seeds import derive
+from splitfl.run.slots import Slots
+from splitfl.run.target import join_target, split_target
+from splitfl.schedule.instruction import Instruction, Kind, Op, Program, Value, effects, initial_values
+from splitfl.schedule.lanes import Entry, lanes
+from splitfl.schedule.topology import CLIENT, Topology
+from splitfl.transport.base import Channel
+from splitfl.transport.messages import Address
+
+Tensors = dict[str, torch.Tensor]
+Feed = Callable[[int], tuple[Tensors, Any]]
+"""Micro-batch number in; the model's inputs by name and the labels out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What a program runs on: the turn and step that name its messages, the sizes of its mini-batch, its data."""
+
+    topology: Topology
+    turn: int
+    step: int
+    seed: int
+    samples: Mapping[int, int] = field(default_factory=dict)
+    feed: Feed | None = None
+
+    def batch(self, micro_batch: int) -> tuple[Tensors, Any]:
+        """Inputs and labels of a micro-batch: on the client, where the data is."""
+        if self.feed is None:
+            raise RuntimeError("this actor has no data: stage 0 is placed on the client")
+        return self.feed(micro_batch)
+
+    def micro_samples(self, client: int, micro_batch: int) -> int:
+        """Samples in a micro-batch of `client`."""
+        return sizes(self.samples[client], len(self.topology.micro(client)))[micro_batch]
+
+
+class Actor:
+    """One participant: its replicas, its channels to the others, and the loop that runs its programs."""
+
+    def __init__(
+        self, name: str, blueprint: Blueprint, *, pool: Pool, recorder: Recorder, channels: dict[str, Channel]
+    ) -> None:
+        self.name = name
+        self.slots = Slots()
+        self.recorder = recorder
+        self.channels = channels
+        self.replicas: dict[Value, Replica] = {}
+        self.collected: dict[int, dict[int, Tensors]] = {}
+        self.tally: dict[int, Tally] = {}
+        self._blueprint = blueprint
+        self.pool = pool
+        self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[dict[Kind, Any]]]] = {
+            Op.FORWARD: self._forward,
+            Op.BACKWARD: self._backward,
+            Op.BACKWARD_INPUT: self._backward_input,
+            Op.BACKWARD_WEIGHT: self._backward_weight,
+            Op.STEP: self._step,
+            Op.SEND: self._send,
+            Op.RECV: self._recv,
+            Op.AGGREGATE: self._aggregate,
+            Op.LOAD: self._load,
+        }
+
+    def clear(self) -> None:
+        """Forget the values of an ended turn; replicas stay."""
+        self.slots = Slots()
+        self.collected.clear()
+        self.tally.clear()
+        self.recorder.clear()
+
+    def hold(self, topology: Topology, averages: Mapping[int, Tensors]) -> None:
+        """Put what is alive on this actor before a turn: the average for each client, or weights that stay here."""
+        for value, holder in initial_values(topology).items():
+            if holder != self.name:
+                continue
+            if value.kind is Kind.AVG and value.client is not None:
+                self.slots.put(value, self._blueprint.stage_state(averages[value.client], value.stage))
+            else:
+                replica = self.replica(value, topology)
+                if self._blueprint.training.optimizer_state == "reset":
+                    replica.reset_optimizer()
+                self.slots.put(value, replica)
+
+    def replica(self, params: Value, topology: Topology) -> Replica:
+        """The replica whose weights are named `params`, made with the initial weights when first asked for."""
+        if params not in self.replicas:
+            self.replicas[params] = self._blueprint.replica(params.stage, topology)
+        return self.replicas[params]
+
+    async def run(self, program: Program, work: Work) -> None:
+        """Carry out `program`: lanes side by side, the instructions of a lane in order, until all sends are out."""
+        done = [asyncio.Event() for _ in program]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for lane in lanes(program, work.topology).values():
+                    group.create_task(self._run_lane(lane, work, done))
+        except BaseExceptionGroup as errors:
+            raise first(errors) from None
+
+    async def _run_lane(self, lane: Sequence[Entry], work: Work, done: list[asyncio.Event]) -> None:
+        async with asyncio.TaskGroup() as sends:
+            for index, instruction, after in lane:
+                for other in after:
+                    await done[other].wait()
+                if instruction.op is Op.SEND:
+                    content = self.slots.take(instruction.value)
+                    sends.create_task(self._execute(instruction, [content], work))
+                else:
+                    taken = [self.slots.take(value) for value in effects(instruction, work.topology).consumes]
+                    await self._execute(instruction, taken, work)
+                done[index].set()
+
+    async def _execute(self, instruction: Instruction, taken: list[Any], work: Work) -> None:
+        written = await self._handlers[instruction.op](instruction, taken, work)
+        for value in effects(instruction, work.topology).writes:
+            self.slots.put(value, written[value.kind])
+
+    async def _compute(self, instruction: Instruction, work: Work, function: Callable[[], Any]) -> Any:
+        def timed() -> Any:
+            start = time.monotonic()
+            outcome = function()
+            self.recorder.add(work.step, Event(self.name, instruction, start, time.monotonic()))
+            return outcome
+
+        return await self.pool.run(instruction.op, timed)
+
+    async def _forward(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        client, micro = _place(at)
+        received, target = work.batch(micro) if at.stage == 0 else split_target(taken[0])
+        if work.topology.placement[at.stage] == CLIENT and at.stage > 0:
+            target = work.batch(micro)[1]
+        samples, reduction = work.micro_samples(client, micro), self._blueprint.reduction
+        replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
+        seed = derive(work.seed, work.step, client, at.stage, micro)
+        share = weight(samples, work.samples[client], reduction)
+        outputs, stash = await self._compute(
+            at, work, lambda: replica.forward(received, seed=seed, target=target, weight=share)
+        )
+        if stash.loss is not None and at.stage == work.topology.last:
+            mean = stash.loss if reduction == "mean" else stash.loss / samples
+            self.tally.setdefault(client, Tally()).add(mean, samples)
+        if self._blueprint.carries_target(at.stage, work.topology):
+            outputs = join_target(outputs, target)
+        return {Kind.ACT: outputs, Kind.STASH: stash}
+
+    async def _backward(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
+        stash, gradient = taken[0], taken[1] if len(taken) > 1 else None
+        below = await self._compute(at, work, lambda: replica.backward(stash, gradient))
+        return {Kind.GRAD: below, Kind.PGRAD: None}
+
+    async def _backward_input(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
+        stash, gradient = taken[0], taken[1] if len(taken) > 1 else None
+        below, rest = await self._compute(at, work, lambda: replica.backward_input(stash, gradient))
+        return {Kind.GRAD: below, Kind.WSTASH: (replica, rest)}
+
+    async def _backward_weight(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        replica, rest = taken[0]
+        await self._compute(at, work, lambda: replica.backward_weight(rest))
+        return {Kind.PGRAD: None}
+
+    async def _step(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        replica: Replica = taken[0]
+        await self._compute(at, work, replica.step)
+        return {Kind.PARAMS: replica}
+
+    async def _send(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        content = taken[0].state() if isinstance(taken[0], Replica) else taken[0]
+        codec = self._blueprint.codecs.for_kind(at.value.kind)
+        payload = await self.pool.run(at.op, frame.encode, content, codec)
+        start = time.monotonic()
+        with blame(at.peer):
+            sent = await self.channels[str(at.peer)].send(Address(work.turn, work.step, at.value), payload)
+        self.recorder.add(work.step, Event(self.name, at, start, time.monotonic(), sent))
+        return {}
+
+    async def _recv(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        del taken
+        start = time.monotonic()
+        address = Address(work.turn, work.step, at.value)
+        with blame(at.peer):
+            payload = await self.channels[str(at.peer)].receive(address, timeout=self._blueprint.deadlines.step)
+            self.recorder.add(work.step, Event(self.name, at, start, time.monotonic(), len(payload)))
+            tensors = await self.pool.run(at.op, frame.decode, payload)
+            verify(tensors, at.value, self._blueprint, work.topology, samples=work.samples)
+        return {at.value.kind: tensors}
+
+    async def _aggregate(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        states = [held.state() if isinstance(held, Replica) else held for held in taken]
+        self.collected[at.stage] = dict(zip(work.topology.clients, states, strict=True))
+        return {Kind.AVG: None}
+
+    async def _load(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        replica = self.replica(effects(at, work.topology).writes[0], work.topology)
+        reset = self._blueprint.training.optimizer_state == "reset"
+        await self._compute(at, work, lambda: replica.load(taken[0], reset_optimizer=reset))
+        return {Kind.PARAMS: replica}
+
+
+def _place(at: Instruction) -> tuple[int, int]:
+    if at.client is None or at.micro_batch is None:
+        raise ValueError(f"{at} names no client or no micro-batch")
+    return at.client, at.micro_batch

@@ -1,0 +1,119 @@
+"""A job made ready to run: every choice resolved, every shape probed. Both ends of a session build the same one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from splitfl.codecs import Codecs
+from splitfl.data.batches import plan
+from splitfl.methods import Method
+from splitfl.model import Partition, Replica
+from splitfl.schedule.topology import CLIENT, Topology
+
+Loss = Callable[[Any, Any], torch.Tensor]
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """How a client trains in a round.
+
+    batch_size        samples in a mini-batch
+    epochs, steps     passes over the local data, or mini-batches (exactly one of the two is set)
+    optimizer_state   "reset": every replica starts each round with a fresh optimizer; "keep": it goes on with its own.
+                      One rule for all methods and for fronts and tails alike, so that methods stay comparable
+    """
+
+    batch_size: int
+    epochs: int | None = 1
+    steps: int | None = None
+    shuffle: bool = True
+    drop_last: bool = False
+    optimizer_state: Literal["reset", "keep"] = "reset"
+
+    def batches(self, samples: int, minimum: int) -> tuple[int, ...]:
+        """Sizes of the mini-batches that a client with `samples` samples trains on in one round."""
+        return plan(
+            samples,
+            batch_size=self.batch_size,
+            epochs=self.epochs or 1,
+            steps=self.steps,
+            drop_last=self.drop_last,
+            minimum=minimum,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """Seconds that a wait may last: all clients to enroll, one message of a mini-batch, a whole round."""
+
+    enrollment: float = 300.0
+    step: float = 120.0
+    round: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """What an end of a session needs to know of the job.
+
+    `minimum` is the smallest micro-batch that the model takes (2 with BatchNorm). `model` is the unsplit module, for
+    evaluation and for the initial weights.
+    """
+
+    model: nn.Module
+    partition: Partition
+    method: Method
+    micro_batches: int
+    minimum: int
+    loss: Loss
+    reduction: Literal["mean", "sum"]
+    optimizer: OptimizerFactory
+    training: Training
+    codecs: Codecs
+    deadlines: Deadlines
+    seed: int
+    device: str = "cpu"
+    contract: str = "{}"
+
+    @property
+    def stages(self) -> int:
+        """Number of stages."""
+        return len(self.partition.stages)
+
+    def topology(self, clients: tuple[int, ...], **options: Any) -> Topology:
+        """The topology of a round in which `clients` take part."""
+        return self.method.topology(clients, stages=self.stages, **options)
+
+    def replica(self, stage: int, topology: Topology) -> Replica:
+        """A fresh replica of `stage`, with the initial weights."""
+        return Replica(
+            self.partition.stages[stage],
+            self.optimizer,
+            loss=self.loss if stage in topology.losses else None,
+            device=self.device,
+        )
+
+    def carries_target(self, stage: int, topology: Topology) -> bool:
+        """Whether the labels travel with the output of `stage`: a loss further on has no data of its own."""
+        return any(loss > stage and topology.placement[loss] != CLIENT for loss in topology.losses)
+
+    def stage_state(self, state: dict[str, torch.Tensor], stage: int) -> dict[str, torch.Tensor]:
+        """The part of a whole model's state that belongs to `stage`."""
+        return {name: state[name] for name in self.partition.stages[stage].state_names}
+
+    def fingerprints(self) -> dict[str, str]:
+        """A digest for each thing that both ends must agree on: a difference can be named without sending it."""
+        ports = [
+            [(port.name, str(port.dtype), port.shape) for port in (*stage.inputs, *stage.outputs)]
+            for stage in self.partition.stages
+        ]
+        weights = [(name, str(value.dtype), tuple(value.shape)) for name, value in self.model.state_dict().items()]
+        parts: dict[str, Any] = {"model": weights, "cut": ports, **json.loads(self.contract)}
+        return {name: hashlib.sha256(json.dumps(part).encode()).hexdigest()[:16] for name, part in parts.items()}

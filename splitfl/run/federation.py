@@ -1,0 +1,208 @@
+"""The rounds: what the server does from the first enrolled client to the trained model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splitfl.aggregation import Assignment, Outcome, Refusal, StrategyRounds, Update, handover
+from splitfl.aggregation.values import Reply
+from splitfl.errors import SplitflError
+from splitfl.run.actor import Actor
+from splitfl.run.blueprint import Blueprint
+from splitfl.run.checkpoint import prune, save
+from splitfl.run.record import Failure, RoundRecord, Span, spans
+from splitfl.run.summary import from_zero, idle_shares, in_sequence, train_loss
+from splitfl.run.turn import TurnOutcome, Turns
+from splitfl.run.turn_plan import traced
+from splitfl.run.virtual import Predict
+from splitfl.schedule.instruction import weights
+
+Tensors = dict[str, torch.Tensor]
+Evaluate = Callable[[Tensors], dict[str, float]]
+
+KEEP = 3
+"""Round checkpoints that stay on disk."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """What training leaves.
+
+    state   the whole model's weights (with personal fronts: the averaged tail beside the initial front)
+    fronts  each client's own client-side partition, by name, where fronts are personal; else empty
+    measured, predicted  one mini-batch of the last round on every actor, as it ran and from the simulator
+    """
+
+    state: Tensors
+    fronts: dict[str, Tensors] = field(default_factory=dict)
+    rounds: list[RoundRecord] = field(default_factory=list)
+    measured: tuple[Span, ...] = ()
+    predicted: tuple[Span, ...] = ()
+
+    def models(self) -> dict[str, Tensors]:
+        """The whole model of every client that has a front of its own, by name."""
+        return {name: self.state | front for name, front in self.fronts.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run of rounds may bring along.
+
+    strategy    a message-based Flower strategy, or None where clients hand weights on
+    evaluate    whole model's state -> metrics, after every round
+    predict     costs a turn on the virtual clock; without it the record's seconds are real
+    virtual     the record takes its seconds and idle shares from `predict`
+    on_round    called with every record
+    checkpoint  folder for one file per round
+    """
+
+    strategy: Any = None
+    evaluate: Evaluate | None = None
+    predict: Predict | None = None
+    virtual: bool = False
+    on_round: Callable[[RoundRecord], None] = lambda record: None
+    checkpoint: Path | None = None
+
+
+class Federation:
+    """Runs the rounds of a job with the members that enrolled."""
+
+    def __init__(self, blueprint: Blueprint, turns: Turns, actor: Actor, options: Options) -> None:
+        self._blueprint = blueprint
+        self._turns = turns
+        self._actor = actor
+        self._options = options
+        self._members = dict(turns.members)
+        self._topology = blueprint.topology(tuple(sorted(turns.members)))
+        self._trained = Trained({name: value.clone() for name, value in blueprint.model.state_dict().items()})
+        self._outcomes: list[TurnOutcome] = []
+        self._refused: list[Refusal] = []
+        self._strategy: StrategyRounds | None = None
+        if options.strategy is not None:
+            self._strategy = StrategyRounds(options.strategy, self._averaged(), seed=blueprint.seed)
+
+    async def run(self, rounds: int) -> Trained:
+        """Train for `rounds` rounds. Raises SplitflError where a round cannot go on with anybody."""
+        for number in range(1, rounds + 1):
+            if not self._turns.members:
+                raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
+            self._outcomes, self._refused = [], []
+            before = self._traffic()
+            start = time.monotonic()
+            await self._round(number)
+            seconds = time.monotonic() - start
+            record = await self._record(number, seconds, before)
+            self._trained.rounds.append(record)
+            await self._save(number)
+            self._options.on_round(record)
+        self._trace()
+        return self._trained
+
+    def _trace(self) -> None:
+        """Keep one mini-batch of the last turn, measured and predicted."""
+        last = self._outcomes[-1]
+        self._trained.measured = () if self._options.virtual else from_zero(last.timeline)
+        if self._options.predict is not None:
+            self._trained.predicted = spans(self._options.predict([traced(plan) for plan in last.plans]).events)
+
+    def _last_words(self) -> str:
+        failures = [f"{name}: {reason}" for record in self._trained.rounds for name, reason in record.failures]
+        return "; ".join(failures) or "nobody enrolled"
+
+    async def _round(self, number: int) -> None:
+        if self._strategy is None:
+            for client in sorted(self._turns.members):
+                replies = await self._train(number, [Assignment(client, self._averaged())])
+                if any(isinstance(reply, Update) for reply in replies):
+                    self._take(handover(replies, self._averaged()))
+                else:
+                    self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
+            return
+        loop = asyncio.get_running_loop()
+
+        def train(assignments: Sequence[Assignment]) -> list[Reply]:
+            return asyncio.run_coroutine_threadsafe(self._train(number, assignments), loop).result()
+
+        clients = {client: member.name for client, member in self._turns.members.items()}
+        outcome = await asyncio.to_thread(self._strategy.round, number, self._averaged(), train, clients)
+        self._take(outcome)
+
+    async def _train(self, number: int, assignments: Sequence[Assignment]) -> list[Reply]:
+        """One turn of the assigned clients; what they hand over, in the order of their ids."""
+        whole = self._trained.state
+        outcome = await self._turns.run(number, {job.client: whole | job.state for job in assignments})
+        self._outcomes.append(outcome)
+        replies: list[Reply] = [
+            Update(client, self._members[client].name, self._members[client].samples, state)
+            for client, state in sorted(outcome.states.items())
+        ]
+        return replies + [Refusal(c, self._members[c].name, reason) for c, reason in sorted(outcome.failures.items())]
+
+    def _averaged(self) -> Tensors:
+        """The part of the global state that is averaged, or handed on."""
+        names = [
+            name for stage in sorted(self._topology.aggregated) for name in self._blueprint.partition.stages[stage].state
+        ]
+        return {name: self._trained.state[name] for name in names}
+
+    def _take(self, outcome: Outcome) -> None:
+        """Make a round's outcome the state, and copy what is not averaged from where it lives."""
+        self._trained.state.update(outcome.state)
+        self._refused.extend(outcome.refused)
+        for stage in self._topology.shared:
+            replica = self._actor.replicas[weights(self._topology, stage, None)]
+            self._trained.state.update(replica.state())
+        for alias, name in self._blueprint.partition.aliases.items():
+            self._trained.state[alias] = self._trained.state[name]
+        for turn in self._outcomes:
+            for client, front in turn.fronts.items():
+                self._trained.fronts[self._members[client].name] = front
+
+    async def _record(self, number: int, seconds: float, before: tuple[int, int]) -> RoundRecord:
+        up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
+        metrics = await asyncio.to_thread(self._metrics)
+        timelines = [self._options.predict(outcome.plans) for outcome in self._outcomes if self._options.predict]
+        idle = idle_shares(self._outcomes, slots=self._actor.pool.slots, seconds=seconds)
+        if self._options.virtual:
+            seconds, idle = in_sequence(timelines)
+        return RoundRecord(
+            round=number,
+            seconds=seconds,
+            clock="virtual" if self._options.virtual else "real",
+            accuracy=metrics.get("accuracy"),
+            loss=metrics.get("loss"),
+            train_loss=train_loss(self._outcomes),
+            bytes_up=up,
+            bytes_down=down,
+            idle=idle,
+            participants=tuple(self._members[client].name for turn in self._outcomes for client in turn.reports),
+            failures=tuple(Failure(refusal.name, refusal.reason) for refusal in self._refused),
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        """Test metrics of the trained model; of personal models, their mean."""
+        if self._options.evaluate is None:
+            return {}
+        states = list(self._trained.models().values()) or [self._trained.state]
+        found = [self._options.evaluate(state) for state in states]
+        return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
+
+    def _traffic(self) -> tuple[int, int]:
+        channels = [member.channel for member in self._members.values()]
+        return sum(channel.received_bytes for channel in channels), sum(channel.sent_bytes for channel in channels)
+
+    async def _save(self, number: int) -> None:
+        folder = self._options.checkpoint
+        if folder is None:
+            return
+        record = {"round": number, "seed": self._blueprint.seed, "method": self._blueprint.method.name}
+        path = folder / f"round-{number:06d}.safetensors"
+        await asyncio.to_thread(save, path, self._trained.state, record)
+        prune(folder, keep=KEEP)

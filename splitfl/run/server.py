@@ -1,0 +1,46 @@
+"""The server's end of a run: from enrollment to the last word to every client."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from splitfl.errors import SplitflError
+from splitfl.run.actor import Actor
+from splitfl.run.blueprint import Blueprint
+from splitfl.run.enrollment import Enrollment
+from splitfl.run.federation import Federation, Options, Trained
+from splitfl.run.metrics import Recorder
+from splitfl.run.pool import Pool
+from splitfl.run.turn import Turns
+from splitfl.transport.base import Channel
+from splitfl.transport.messages import Finish, Refuse
+
+
+async def run_server(
+    blueprint: Blueprint, enrollment: Enrollment, *, pool: Pool, options: Options, rounds: int
+) -> Trained:
+    """Wait for the clients, train `rounds` rounds with them, and tell them how it ended.
+
+    Raises SplitflError where clients are missing or none is left.
+    """
+    members = await enrollment.members()
+    channels = {f"c{client}": member.channel for client, member in members.items()}
+    actor = Actor("server", blueprint, pool=pool, recorder=Recorder(), channels=channels)
+    turns = Turns(blueprint, actor, members)
+    last: Finish | Refuse = Refuse("ended", "the server stopped before training was complete")
+    try:
+        trained = await Federation(blueprint, turns, actor, options).run(rounds)
+        last = Finish(f"training is complete after {rounds} rounds")
+        return trained
+    except SplitflError as error:
+        last = Refuse("ended", f"training ended: {error}")
+        raise
+    finally:
+        for member in turns.members.values():
+            await _part(member.channel, last)
+
+
+async def _part(channel: Channel, word: Finish | Refuse) -> None:
+    with suppress(SplitflError):  # it may be gone already, and that is all right now
+        await channel.tell(word)
+        await channel.close("the session is over")

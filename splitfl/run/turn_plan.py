@@ -1,0 +1,70 @@
+"""The work of one turn, decided before it starts: who steps how often, on how many samples, by which schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from splitfl.run.blueprint import Blueprint
+from splitfl.run.metrics import traced_step
+from splitfl.schedule.aggregation import closing, opening
+from splitfl.schedule.generators import build
+from splitfl.schedule.instruction import Schedule
+from splitfl.schedule.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One mini-batch: the clients that still have data, their sizes, and the schedule."""
+
+    topology: Topology
+    schedule: Schedule
+    samples: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """Clients that move together: all of them where the tail is shared, each alone where it has a replica."""
+
+    topology: Topology
+    opening: Schedule
+    steps: tuple[StepPlan, ...]
+    closing: Schedule
+
+
+def plan_group(blueprint: Blueprint, clients: Mapping[int, int]) -> GroupPlan:
+    """The plan for `clients` (id -> local samples) in one turn.
+
+    Client c takes its t-th step while it has a t-th mini-batch. A mini-batch smaller than the job's number of
+    micro-batches is cut in as many as it can be. Raises ScheduleError where the method's schedule does not fit.
+    """
+    sizes = {c: blueprint.training.batches(samples, blueprint.minimum) for c, samples in clients.items()}
+    whole = blueprint.topology(tuple(sorted(clients)))
+    generate = blueprint.method.generator()
+    built: dict[Topology, Schedule] = {}
+    steps = []
+    for step in range(max(map(len, sizes.values()))):
+        samples = {c: counts[step] for c, counts in sorted(sizes.items()) if step < len(counts)}
+        topology = step_topology(blueprint, samples)
+        if topology not in built:
+            built[topology] = build(generate, topology)
+        steps.append(StepPlan(topology, built[topology], samples))
+    return GroupPlan(whole, opening(whole), tuple(steps), closing(whole))
+
+
+def step_topology(blueprint: Blueprint, samples: Mapping[int, int]) -> Topology:
+    """The topology of a mini-batch in which client c has `samples[c]` samples."""
+    clients = tuple(sorted(samples))
+    counts = tuple(min(blueprint.micro_batches, max(1, samples[c] // blueprint.minimum)) for c in clients)
+    return blueprint.topology(clients, micro_batches=counts).without_aggregation()
+
+
+def personal_stages(topology: Topology, client: int) -> list[int]:
+    """The stages that stay on the device of `client`, in nobody's average."""
+    actor = f"c{client}"
+    return [s for s in range(topology.stages) if topology.actor(s, client) == actor and s not in topology.aggregated]
+
+
+def traced(plan: GroupPlan) -> GroupPlan:
+    """Only the mini-batch of `plan` that is traced, without the beginning and the end of the turn."""
+    return replace(plan, opening={}, closing={}, steps=plan.steps[traced_step(len(plan.steps)) :][:1])
