@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from splitfl.aggregation import strategy_from
 from splitfl.api.job import Job, JobError
 from splitfl.api.optimizers import optimizer
 from splitfl.codecs import codec
-from splitfl.config import JobSettings
+from splitfl.config import JobSettings, resolve
 from splitfl.data import by_user, dirichlet, iid, load, shards
 from splitfl.methods import Method
 from splitfl.run.blueprint import Deadlines
@@ -101,6 +102,23 @@ def data_from(settings: JobSettings) -> JobData:
         train, test, users = _parts(settings.resolve(data.load)(**data.args), data.load)
         example = _example(train)
     return JobData(_split(settings, train, users), test, example)
+
+
+def own_data(settings: JobSettings, *, index: int | None, reference: str | None) -> tuple[Dataset[Any], Any]:
+    """One client's training data and an example of its inputs.
+
+    `reference` names a function of no arguments that gives the data set of this machine; without it, `index` chooses a
+    part of the job's own data. Raises JobError for neither, both, or an index that the split does not have.
+    """
+    if (index is None) == (reference is None):
+        raise JobError("a client needs its data: --index N for a part of the job's data, or --data file.py:function")
+    if reference is not None:
+        dataset = resolve(reference, Path.cwd())()
+        return dataset, _example(dataset)
+    data = data_from(settings)
+    if index is None or index >= len(data.clients):
+        raise JobError(f"--index {index}: the job has {len(data.clients)} clients, expected 0 to {len(data.clients) - 1}")
+    return data.clients[index], data.example_input
 
 
 def _parts(given: Any, reference: str) -> tuple[Dataset[Any], Dataset[Any] | None, Sequence[Any] | None]:

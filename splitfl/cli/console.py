@@ -24,11 +24,11 @@ def emit(event: str, **fields: Any) -> None:
     sys.stdout.flush()
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table; the first column is text, the others are numbers."""
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:
+    """A table; the first column is text, the others are numbers unless said otherwise."""
     made = Table(title=title or None, title_justify="left", header_style="bold")
     for index, column in enumerate(columns):
-        made.add_column(column, justify="left" if index == 0 else "right", overflow="fold")
+        made.add_column(column, justify="right" if index and numbers else "left", overflow="fold")
     for row in rows:
         made.add_row(*row)
     Console(highlight=False).print(made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -12,6 +12,8 @@ from splitfl.errors import SplitflError
 
 if TYPE_CHECKING:
     from splitfl.planning.timeline import Event
+
+T = TypeVar("T")
 
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -75,13 +77,18 @@ class RoundRecord:
         """The record as one line of JSON, as in the history's `rounds`."""
         return _ROUND.dump_json(self).decode()
 
+    @staticmethod
+    def from_json(text: str | bytes) -> RoundRecord:
+        """The record that `to_json` wrote. Raises RecordError naming the first field that is wrong."""
+        return _read(_ROUND, text, what="round")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """A whole run: what was asked for, every round, and one mini-batch seen closely.
 
     title      what a table calls the run; `method` the method's name
-    clients    names of the clients that enrolled
+    clients    names of the clients that enrolled, by id: the third is the actor `c2`
     settings   the job's settings, as plain JSON values
     measured   the instructions of one mini-batch on every actor, as they ran; starts at 0 s
     predicted  the same from the simulator
@@ -104,13 +111,17 @@ class History:
     @staticmethod
     def from_json(text: str | bytes) -> History:
         """The history that `to_json` wrote. Raises RecordError naming the first field that is wrong."""
-        try:
-            return _HISTORY.validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            where = f"{place}: " if place else ""
-            raise RecordError(f"history: {where}{first['msg']}") from error
+        return _read(_HISTORY, text, what="history")
+
+
+def _read(adapter: TypeAdapter[T], text: str | bytes, *, what: str) -> T:
+    try:
+        return adapter.validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        where = f"{place}: " if place else ""
+        raise RecordError(f"{what}: {where}{first['msg']}") from error
 
 
 def spans(events: Iterable[Event]) -> tuple[Span, ...]:

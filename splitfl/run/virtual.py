@@ -15,6 +15,7 @@ from splitfl.run.blueprint import Blueprint
 from splitfl.run.turn_plan import GroupPlan
 from splitfl.schedule.instruction import Instruction, Op, Program
 from splitfl.schedule.topology import Topology
+from splitfl.transport import shaped
 
 Predict = Callable[[Sequence[GroupPlan]], Timeline]
 
@@ -48,6 +49,16 @@ class Fleet:
             found[f"c{client}", "server"] = connection.up
             found["server", f"c{client}"] = connection.down
         return found
+
+
+def emulated(name: str) -> shaped.Link:
+    """The link `name` of the catalogue as one that a channel is sent through. SplitflError for an unknown name."""
+    try:
+        connection = catalogue.link(name)
+    except ValueError as error:
+        raise SplitflError(str(error)) from error
+    up, down = connection.up, connection.down
+    return shaped.Link(shaped.Way(up.bandwidth, up.latency), shaped.Way(down.bandwidth, down.latency))
 
 
 def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:

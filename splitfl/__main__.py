@@ -1,0 +1,5 @@
+"""`python -m splitfl` is the command `splitfl`."""
+
+from splitfl.cli import main
+
+main()

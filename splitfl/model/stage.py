@@ -1,0 +1,201 @@
+"""A replica: the weights of one stage for one client, or for all, with their optimizer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from splitfl.model.errors import StateError
+from splitfl.model.loss import Loss, metrics
+from splitfl.model.partition import Stage
+from splitfl.model.random_state import seeded
+from splitfl.model.signature import Tensors
+from splitfl.model.split_backward import Roots, WeightStash, backward_input, backward_weight
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+@dataclass(slots=True)
+class Stash:
+    """What the backward of one forward needs; used once.
+
+    inputs     received tensors that need a gradient
+    outputs    sent tensors that have one, with their graph
+    objective  weight x loss, at a stage with a loss
+    loss       value of the loss, not weighted; None without a loss
+    metrics    counts for this micro-batch, see `loss.metrics`
+    """
+
+    inputs: Tensors = field(default_factory=dict)
+    outputs: Tensors = field(default_factory=dict)
+    objective: torch.Tensor | None = None
+    loss: float | None = None
+    metrics: dict[str, int] = field(default_factory=dict)
+    _used: bool = False
+
+    def take(self, gradients: Mapping[str, torch.Tensor] | None) -> tuple[Roots, Tensors]:
+        """Where gradients start and which inputs they are for; afterwards the stash holds no graph.
+
+        Raises StateError when it was used before, or for a gradient of another shape than its output.
+        """
+        if self._used:
+            raise StateError("the backward of this forward was already run")
+        roots: Roots = [] if self.objective is None else [(self.objective, None)]
+        for name, gradient in (gradients or {}).items():
+            if name in self.outputs:
+                roots.append((self.outputs[name], _fitting(name, gradient, self.outputs[name])))
+        inputs = self.inputs
+        self.inputs, self.outputs, self.objective, self._used = {}, {}, None, True
+        return roots, inputs
+
+
+def _fitting(name: str, gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    if gradient.shape != output.shape:
+        raise StateError(f"gradient of {name!r} has shape {tuple(gradient.shape)}, expected {tuple(output.shape)}")
+    return gradient.detach().to(output)
+
+
+class Replica:
+    """Weights, gradients and optimizer of one stage; copies the stage, so replicas share nothing."""
+
+    def __init__(
+        self,
+        stage: Stage,
+        optimizer: OptimizerFactory,
+        *,
+        loss: Loss | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.stage = stage
+        self.device = torch.device(device)
+        self.module = copy.deepcopy(stage.module).to(self.device)
+        self._loss = loss
+        self._trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+        self._factory = optimizer
+        self._optimizer = self._fresh_optimizer()
+
+    def _fresh_optimizer(self) -> torch.optim.Optimizer | None:
+        return self._factory(self._trained) if self._trained else None
+
+    def forward(
+        self, values: Mapping[str, torch.Tensor], *, seed: int, target: Any = None, weight: float = 1.0
+    ) -> tuple[Tensors, Stash]:
+        """Run one micro-batch: its outputs by port name, detached, and what the backward will need.
+
+        `values` hold the inputs by port name, (samples, *shape) each. The same `seed` gives the same dropout masks,
+        whatever else runs; the global generators do not move. With a loss, `target` are the labels and `weight` the
+        share of this micro-batch in the mini-batch's loss; a loss before the last stage gets the stage's only output,
+        or all of them as a dict.
+
+        Raises StateError where an input is missing.
+        """
+        inputs = {port.name: self._receive(port.name, values, port.requires_grad) for port in self.stage.inputs}
+        with seeded(seed, self.device) if self.stage.random else nullcontext():
+            result = self.stage.apply(self.module, inputs)
+        outputs = self.stage.name_outputs(result)
+        stash = Stash(
+            {name: tensor for name, tensor in inputs.items() if tensor.requires_grad},
+            {name: tensor for name, tensor in outputs.items() if tensor.requires_grad},
+        )
+        if self._loss is not None:
+            target = _moved(target, self.device)
+            _evaluate(self._loss, stash, result if self.stage.last else _one_or_all(outputs), target, weight)
+        return {name: tensor.detach() for name, tensor in outputs.items()}, stash
+
+    def _receive(self, name: str, values: Mapping[str, torch.Tensor], requires_grad: bool) -> torch.Tensor:
+        if name not in values:
+            raise StateError(f"stage {self.stage.index} is not given {name!r}, only {sorted(values)}")
+        return values[name].detach().to(self.device).requires_grad_(requires_grad)
+
+    def backward(self, stash: Stash, gradients: Mapping[str, torch.Tensor] | None = None) -> Tensors:
+        """Gradients of the inputs by port name, from those of the outputs; the weights' are added to `.grad`.
+
+        An output without a gradient counts as unused, and an input that nothing depends on is left out.
+        """
+        roots, inputs = stash.take(gradients)
+        if roots:
+            tensors, starts = zip(*roots, strict=True)
+            torch.autograd.backward(tensors, starts)
+        return {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
+
+    def backward_input(
+        self, stash: Stash, gradients: Mapping[str, torch.Tensor] | None = None
+    ) -> tuple[Tensors, WeightStash]:
+        """The first half of `backward`: gradients of the inputs, and what `backward_weight` needs for the rest."""
+        roots, inputs = stash.take(gradients)
+        found = backward_input(roots, list(inputs.values()))
+        given = {name: gradient for name, gradient in zip(inputs, found, strict=True) if gradient is not None}
+        return given, WeightStash(roots if self._trained else [])
+
+    def backward_weight(self, stash: WeightStash) -> None:
+        """The second half of `backward`: the gradients of the weights are added to `.grad`."""
+        backward_weight(stash.take(), self._trained)
+
+    def step(self) -> None:
+        """One optimizer step on the accumulated gradients, which are then freed; nothing without weights."""
+        if self._optimizer is not None:
+            self._optimizer.step()
+            self._optimizer.zero_grad(set_to_none=True)
+
+    def state(self) -> Tensors:
+        """Copies of the parameters and persistent buffers, by the whole model's names."""
+        return {name: value.detach().clone() for name, value in self.module.state_dict().items()}
+
+    def load(self, state: Mapping[str, torch.Tensor], *, reset_optimizer: bool) -> None:
+        """Take over weights; `reset_optimizer` starts a fresh optimizer, else it goes on. Gradients are dropped.
+
+        Raises StateError, naming the tensor, for a missing or unknown name or another shape.
+        """
+        held = self.module.state_dict()
+        missing, unknown = held.keys() - state.keys(), state.keys() - held.keys()
+        if missing or unknown:
+            raise StateError(f"stage {self.stage.index}: missing {sorted(missing)}, unknown {sorted(unknown)}")
+        for name, value in held.items():
+            if state[name].shape != value.shape:
+                shapes = f"{tuple(state[name].shape)}, expected {tuple(value.shape)}"
+                raise StateError(f"stage {self.stage.index}: {name!r} has shape {shapes}")
+        self.module.load_state_dict(dict(state))
+        for parameter in self._trained:
+            parameter.grad = None
+        if reset_optimizer:
+            self._optimizer = self._fresh_optimizer()
+
+    def reset_optimizer(self) -> None:
+        """Start a fresh optimizer; the weights stay."""
+        self._optimizer = self._fresh_optimizer()
+
+    def optimizer_state(self) -> dict[str, Any]:
+        """A copy of the optimizer's `state_dict`; empty for a stage without weights."""
+        return {} if self._optimizer is None else copy.deepcopy(self._optimizer.state_dict())
+
+    def load_optimizer_state(self, state: dict[str, Any]) -> None:
+        """Go on with the state that `optimizer_state` gave."""
+        if self._optimizer is not None:
+            self._optimizer.load_state_dict(copy.deepcopy(state))
+
+
+def _one_or_all(outputs: Tensors) -> Any:
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
+
+
+def _evaluate(loss: Loss, stash: Stash, result: Any, target: Any, weight: float) -> None:
+    value = loss(result, target)
+    stash.objective = value * weight if value.requires_grad else None
+    stash.loss = float(value.detach())
+    stash.metrics = metrics(result, target)
+
+
+def _moved(target: Any, device: torch.device) -> Any:
+    if isinstance(target, torch.Tensor):
+        return target.to(device)
+    if isinstance(target, Mapping):
+        return {name: _moved(part, device) for name, part in target.items()}
+    if isinstance(target, (tuple, list)):
+        return type(target)(_moved(part, device) for part in target)
+    return target

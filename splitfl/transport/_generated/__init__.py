@@ -1,0 +1,1 @@
+"""Written by proto/generate.py; seen by splitfl.transport.proto only."""

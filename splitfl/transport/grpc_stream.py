@@ -1,0 +1,171 @@
+"""The two ends of a gRPC stream, as streams of envelopes: every way in which gRPC fails becomes one reason in words.
+
+gRPC carries raw bytes here; its own message classes are not used. Of its options we set what a stream of one-megabyte
+parts through long silences needs, and leave the rest, flow control above all, as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from splitfl.transport.address import is_loopback, parse_address
+from splitfl.transport.control import CONTROL_LIMIT
+from splitfl.transport.stream import GRACE, StreamEnded
+
+VERSION = "splitfl.v1"
+METHOD = f"/{VERSION}.Session/Open"
+
+MESSAGE_LIMIT = CONTROL_LIMIT + 64
+"""Bytes of one gRPC message: the largest control message and its tag."""
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    # A ping after 30 s without traffic keeps NATs open and finds a peer that vanished. Silence is no fault: pings
+    # without data are neither limited nor punished, on either side.
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.http2.max_ping_strikes", 0),
+)
+
+REASON_KEY = "splitfl-reason-bin"
+"""Trailing metadata in which a server says why it ended a session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a stream could not be opened; `final` where trying again would not help."""
+
+    reason: str
+    final: bool
+
+
+class ServerStream:
+    """The server's end. `finished` is set once the remote procedure call may return."""
+
+    def __init__(self, context: Any) -> None:
+        self.peer = re.sub(r"^ipv[46]:", "", context.peer())
+        self.finished = asyncio.Event()
+        self.reason = ""
+        self._context = context
+
+    async def write(self, envelope: bytes) -> None:
+        """Send an envelope, as soon as flow control allows."""
+        try:
+            await self._context.write(envelope)
+        except Exception:  # gRPC has half a dozen types for a call that is over, most of them private
+            raise StreamEnded("the client is gone") from None
+
+    async def read(self) -> bytes:
+        """The next envelope."""
+        try:
+            envelope = await self._context.read()
+        except Exception:
+            raise StreamEnded("the client is gone") from None
+        if not isinstance(envelope, bytes):
+            self.finished.set()
+            raise StreamEnded("the client ended the session")
+        return envelope
+
+    async def end(self, reason: str) -> None:
+        """Let the call return, with `reason` for the client; gRPC delivers what was written before."""
+        self.reason = self.reason or reason
+        self.finished.set()
+
+
+class ClientStream:
+    """The client's end, with a connection of its own."""
+
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+        self.peer = address
+        options = list(OPTIONS)
+        if is_loopback(parse_address(address)[0]):
+            options.append(("grpc.enable_http_proxy", 0))
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, options=options)
+        else:
+            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+        self._call: Any = None
+
+    async def open(self, timeout: float) -> Failure | None:
+        """Open the stream within `timeout` seconds; a Failure, and nothing left open, if that was not possible."""
+        self._call = self._channel.stream_stream(METHOD)()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._call.initial_metadata()
+                if not self._call.done():
+                    return None
+                failure = _failure(await self._call.code(), await self._call.details())
+        except TimeoutError:
+            failure = Failure("no answer", final=True)
+        except BaseException:
+            await self._release()
+            raise
+        await self._release()
+        return failure
+
+    async def write(self, envelope: bytes) -> None:
+        """Send an envelope, as soon as flow control allows."""
+        try:
+            await self._call.write(envelope)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            raise StreamEnded(await self._why()) from None
+
+    async def read(self) -> bytes:
+        """The next envelope."""
+        try:
+            envelope = await self._call.read()
+        except grpc.RpcError:
+            raise StreamEnded(await self._why()) from None
+        if not isinstance(envelope, bytes):
+            raise StreamEnded(await self._why())
+        return envelope
+
+    async def end(self, reason: str) -> None:
+        """Write no more, wait until the server has read everything, and hang up."""
+        del reason
+        with contextlib.suppress(grpc.RpcError, asyncio.InvalidStateError, TimeoutError):
+            async with asyncio.timeout(GRACE):
+                await self._call.done_writing()
+                await self._call.code()
+        await self._release()
+
+    async def _release(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+    async def _why(self) -> str:
+        code = await self._call.code()
+        if code is not grpc.StatusCode.OK:
+            return _failure(code, await self._call.details()).reason
+        said = dict(await self._call.trailing_metadata()).get(REASON_KEY, b"")
+        return f"the server ended the session: {said.decode()}" if said else "the server ended the session"
+
+
+def _failure(code: grpc.StatusCode, details: str | None) -> Failure:
+    text = " ".join((details or "").split())
+    if code is grpc.StatusCode.FAILED_PRECONDITION:
+        return Failure(text, final=True)
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return Failure(f"what listens there does not speak {VERSION}: install matching versions of splitfl", final=True)
+    for sign, reason in _SIGNS.items():
+        if sign in text:
+            return Failure(reason, final=True)
+    # gRPC lists every address that it tried; the last part holds the system's reason.
+    return Failure(f"the connection failed: {text.rpartition('last error: ')[2] or code.name}", final=False)
+
+
+_SIGNS = {
+    "CERTIFICATE_VERIFY_FAILED": "the server's certificate is not signed by the authority that this client trusts",
+    "Hostname Verification Check failed": "the server's certificate is not for this host name",
+    "WRONG_VERSION_NUMBER": "the server there does not use TLS, but this client does",
+}

@@ -1,0 +1,133 @@
+"""What travels in a session: tensors under an address, and the few words that steer a run.
+
+A session opens with the client's Hello and the server's Welcome. Each round the server says Begin, both sides exchange
+tensors, and the client says Report. Refuse and Finish end a session. All are values; `envelope` gives them bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from splitfl.schedule.instruction import Value
+
+PROTOCOL = 1
+"""The version that both ends must speak; raised whenever an older end could misunderstand a newer one."""
+
+
+class Address(NamedTuple):
+    """Where a bundle of tensors belongs: which value of which mini-batch (`step`) of which round."""
+
+    round: int
+    step: int
+    value: Value
+
+    def __str__(self) -> str:
+        return f"{self.value} of round {self.round}, step {self.step}"
+
+
+class Step(NamedTuple):
+    """One mini-batch of a round: the index of its program in `Begin.programs`, and its number of samples."""
+
+    program: int
+    samples: int
+
+
+class Traced(NamedTuple):
+    """One instruction as it ran: its text, when it started and ended (seconds from the round's start), bytes moved."""
+
+    instruction: str
+    start: float
+    end: float
+    nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The client's first word.
+
+    protocol     the version it speaks; this field keeps its place in every version, so that a mismatch can be told
+    client       its name
+    fingerprint  digests of what both ends must agree on, as JSON
+    samples      its number of training samples
+    software     its name and version, for messages
+    token        a secret that the server may ask for
+    """
+
+    protocol: int
+    client: str
+    fingerprint: str
+    samples: int
+    software: str
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The server's answer once all clients are there: the session's id, this client's id, how many there are.
+
+    `settings` is JSON for what the client must know beyond its own copy of the job.
+    """
+
+    session: str
+    client: int
+    clients: int
+    settings: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """A round starts.
+
+    seed      from which all of the round's randomness is derived
+    opening   program that runs before the first mini-batch, as schedule text; `closing` after the last
+    programs  the distinct programs of the mini-batches
+    plan      one entry per mini-batch, in order
+    """
+
+    round: int
+    seed: int
+    opening: str
+    programs: tuple[str, ...]
+    closing: str
+    plan: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A client has finished its part of a round: samples that count as its weight, metrics, one traced mini-batch."""
+
+    round: int
+    samples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    trace: tuple[Traced, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """No: a short machine-readable `code`, and a message for people that says what would be right."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The server has no more rounds, and why."""
+
+    reason: str
+
+
+Control = Hello | Welcome | Begin | Report | Refuse | Finish
+
+
+def version_refusal(hello: Hello) -> Refuse | None:
+    """The refusal of a client that speaks another protocol than this end, naming both versions; None if it is ours."""
+    if hello.protocol == PROTOCOL:
+        return None
+    return Refuse(
+        "version",
+        f"client {hello.client!r} ({hello.software}) speaks protocol {hello.protocol}, this server speaks {PROTOCOL}: "
+        "install matching versions of splitfl",
+    )
