@@ -15,4 +15,6 @@ from splitfl.aggregation.values import AggregationError as AggregationError
 from splitfl.aggregation.values import Assignment as Assignment
 from splitfl.aggregation.values import Outcome as Outcome
 from splitfl.aggregation.values import Refusal as Refusal
+from splitfl.aggregation.values import Reply as Reply
+from splitfl.aggregation.values import Train as Train
 from splitfl.aggregation.values import Update as Update

@@ -24,11 +24,11 @@ class Block(NamedTuple):
 def blocks_of(names: Iterable[str], holds: Mapping[int, Collection[str]] | None) -> tuple[Block, ...]:
     """`names` grouped by who holds them according to `holds` (client id -> names), in the order of first appearance.
 
-    Without `holds` everybody holds everything. A name that nobody holds is in no block.
+    Without `holds` everybody holds everything: one block, which is empty where nothing is averaged, since the clients
+    still have to be asked to train. A name that nobody holds is in no block.
     """
     if holds is None:
-        names = tuple(names)
-        return (Block(names, None),) if names else ()
+        return (Block(tuple(names), None),)
     grouped: dict[frozenset[int], list[str]] = {}
     for name in names:
         holders = frozenset(client for client, held in holds.items() if name in held)

@@ -7,11 +7,9 @@ turns the updates into replies, so that any message-based strategy runs unchange
 
 from __future__ import annotations
 
-import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -34,11 +32,10 @@ from splitfl.aggregation.values import AggregationError, Assignment, Evaluate, R
 __all__ = [
     "STRATEGIES",
     "ArrayRecord",
+    "ConfigRecord",
     "Message",
     "SplitGrid",
     "Strategy",
-    "aggregate",
-    "configure",
     "to_record",
     "to_tensors",
 ]
@@ -59,7 +56,31 @@ def to_record(state: Mapping[str, torch.Tensor]) -> ArrayRecord:
     numpy knows neither bfloat16 nor float8, and strategies compute in the type they are given: in half or single
     precision a weighted sum of equal values would not give the value back. Costs 8 bytes per number for one round.
     """
-    return ArrayRecord({name: Array(_to_numpy(value)) for name, value in state.items()})
+    record = ArrayRecord()
+    for name, value in state.items():
+        record[name] = HeldArray(_to_numpy(value))  # given to the constructor, it would be copied into bytes
+    return record
+
+
+class HeldArray(Array):
+    """An array that stays in this process, so it is put into bytes only for whoever asks for them.
+
+    Flower's own class writes every array in numpy's file format and reads it back at each use, which took four fifths
+    of a round's aggregation.
+    """
+
+    def __init__(self, held: np.ndarray[Any, Any]) -> None:
+        self._held = held
+        self.dtype, self.shape, self.stype = str(held.dtype), tuple(held.shape), "numpy.ndarray"
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy: strategies compute in place."""
+        return self._held.copy()
+
+    @property
+    def data(self) -> bytes:
+        """The bytes that Flower's own class would hold."""
+        return bytes(Array.from_numpy_ndarray(self._held).data)
 
 
 def _to_numpy(value: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -144,9 +165,13 @@ class SplitGrid(Grid):
             )
         return sorted(self._clients)
 
+    def start_patience(self) -> None:
+        """Forget how long a strategy has waited: it is about to be asked for messages."""
+        self._waiting_since = None
+
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Have `messages` carried out; returns their ids, by which the replies can be pulled."""
-        self._waiting_since = None
+        self.start_patience()
         ordered = sorted(messages, key=lambda message: message.metadata.dst_node_id)
         for message in ordered:
             self._sent += 1
@@ -246,55 +271,3 @@ def _error(request: Message, reason: str) -> Message:
 def _shared_metrics(found: Sequence[Mapping[str, float]]) -> list[str]:
     """The metrics that every client reports: strategies refuse replies whose keys differ."""
     return sorted(set(found[0]).intersection(*found[1:])) if found else []
-
-
-def configure(
-    strategy: Strategy, server_round: int, state: Mapping[str, torch.Tensor], grid: SplitGrid, config: Mapping[str, Any]
-) -> list[Message]:
-    """The training messages of one round. AggregationError, naming the strategy, for whatever it raises."""
-    with _failures(strategy, server_round):
-        return list(strategy.configure_train(server_round, to_record(state), ConfigRecord(dict(config)), grid))
-
-
-def aggregate(
-    strategy: Strategy, server_round: int, replies: Sequence[Message], template: Mapping[str, torch.Tensor]
-) -> tuple[Tensors, dict[str, float]]:
-    """What `strategy` makes of the replies of one round: tensors (not yet checked) and the metrics that are numbers.
-
-    The replies are used up: some strategies empty them. AggregationError for whatever the strategy raises, and where
-    it makes nothing.
-    """
-    with _failures(strategy, server_round) as warnings:
-        arrays, metrics = strategy.aggregate_train(server_round, replies)
-        if arrays is None:
-            reason = f" ({'; '.join(warnings)})" if warnings else ""
-            raise AggregationError(f"it made no weights from {len(replies)} updates{reason}")
-        numbers = {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
-        return to_tensors(arrays, template), numbers
-
-
-@contextmanager
-def _failures(strategy: Strategy, server_round: int) -> Iterator[list[str]]:
-    """Quiet Flower's account of every step, keep its warnings, and name round and strategy in every error."""
-    logger, heard = logging.getLogger("flwr"), _Heard()
-    level = logger.level
-    logger.setLevel(logging.WARNING)
-    logger.addHandler(heard)
-    try:
-        yield heard.messages
-    except Exception as error:
-        raise AggregationError(f"round {server_round}: strategy {type(strategy).__name__}: {error}") from error
-    finally:
-        logger.removeHandler(heard)
-        logger.setLevel(level)
-
-
-class _Heard(logging.Handler):
-    """Keeps the text of what is logged."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.messages: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.messages.append(" ".join(record.getMessage().split()))

@@ -14,8 +14,9 @@ import torch
 
 from splitfl.aggregation.blocks import Block, blocks_of
 from splitfl.aggregation.buffers import buffer_names, split_buffers
+from splitfl.aggregation.calls import aggregate, configure
 from splitfl.aggregation.draws import secret_seed, seed_for, seeded
-from splitfl.aggregation.flower import Message, SplitGrid, Strategy, aggregate, configure
+from splitfl.aggregation.flower import Message, SplitGrid, Strategy
 from splitfl.aggregation.guards import guard_result, guard_updates
 from splitfl.aggregation.mean import mean
 from splitfl.aggregation.memory import Snapshot, from_checkpoint, roll_back, snapshot, to_checkpoint
@@ -100,7 +101,7 @@ class StrategyRounds:
         what it did before, and the round can be tried again.
         """
         names = dict(clients) if isinstance(clients, Mapping) else {client: f"c{client}" for client in clients}
-        before = guard_result(state, self._template, source=f"round {number}: the state it starts from")
+        before = guard_result(state, self._template, source=f"round {number}: the state to start from")
         self._require_clients(number, names)
         remembered: list[Snapshot] = [snapshot(each) for each in self._strategies]
         try:
@@ -166,13 +167,13 @@ class StrategyRounds:
         metrics: dict[str, float] = {}
         widest = max((len(replies) for replies in answers), default=0)
         for index, (block, strategy) in enumerate(zip(self._blocks, self._strategies, strict=False)):
-            if not answers[index]:
+            if not (answers[index] and block.names):
                 continue
             count = len(answers[index])
             part = {name: before[name] for name in block.names}
             with seeded(self._aggregation_seed(number, strategy)):
                 result, found = aggregate(strategy, number, answers[index], part)
-            source = f"round {number}: strategy {type(strategy).__name__}"
+            source = f"round {number}: the result of strategy {type(strategy).__name__}"
             after |= guard_result(result, part, source=source)
             metrics = metrics or (found if count == widest else {})
         return after, metrics

@@ -53,13 +53,15 @@ def ranking(question: Question) -> tuple[Choice, ...]:
 
     most = max(1, question.batch_size // question.minimum)
     wanted = method.micro_batches
-    counts = [count for count in COUNTS if count <= most] if wanted == AUTO else [wanted]
+    counts = [count for count in COUNTS if count <= most] if wanted == "auto" else [wanted]
     setting = Setting(
         topology=topology,
         generate=method.generator(),
         batch=question.batch_size,
         flops={actor: 1 / pace for actor, pace in question.fleet.pace(CLIENTS).items()},
-        memory={f"c{client}": question.fleet.devices[client % len(question.fleet.devices)].memory for client in CLIENTS},
+        memory={
+            f"c{client}": question.fleet.devices[client % len(question.fleet.devices)].memory for client in CLIENTS
+        },
         links=question.fleet.wires(CLIENTS),
         overhead=OVERHEAD,
     )
@@ -91,4 +93,3 @@ def _cut(question: Question, places: Sequence[str]) -> Cut:
         for stage in stage_figures(parts, question.codecs)
     )
     return Cut(name=",".join(places), stages=figures)
-

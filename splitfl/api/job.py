@@ -133,11 +133,9 @@ class Job:
         Raises CutError, ShapeError, LossError, ScheduleError or JobError, each naming what is wrong.
         """
         model = self.build_model()
-        cuts, micro_batches = self.cuts(), self._method.micro_batches
-        if cuts == (AUTO,) or micro_batches == AUTO:
-            cuts, micro_batches = choose_settings(self.question(model, fleet or Fleet("laptop", "wifi-50")))
+        cuts, micro_batches = self._choose(model, fleet or Fleet("laptop", "wifi-50"))
         parts = partition(model, self.example_input, cuts)
-        kind = find_reduction(self.loss, model, parts) if self.reduction == AUTO else self.reduction
+        kind = find_reduction(self.loss, model, parts) if self.reduction == "auto" else self.reduction
         return Blueprint(
             model=model,
             partition=parts,
@@ -178,10 +176,19 @@ class Job:
             **json.loads(blueprint.contract),
         }
 
+    def _choose(self, model: nn.Module, fleet: Fleet) -> tuple[tuple[str, ...], int]:
+        """The cuts and the number of micro-batches, chosen where the job says "auto"."""
+        micro_batches = self._method.micro_batches
+        if micro_batches != "auto" and self.cuts() != (AUTO,):
+            return self.cuts(), micro_batches
+        return choose_settings(self.question(model, fleet))
+
     def _contract(self, micro_batches: int) -> str:
         """What both ends of a session must agree on beside the model and its cut, as JSON."""
         schedule = self._method.schedule
-        codecs = [each.name if each else None for each in (self.codec.activation, self.codec.gradient, self.codec.update)]
+        codecs = [
+            each.name if each else None for each in (self.codec.activation, self.codec.gradient, self.codec.update)
+        ]
         agreed = {
             "method": [self._method.name, micro_batches, getattr(schedule, "__name__", str(schedule))],
             "optimizer": repr(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "custom",

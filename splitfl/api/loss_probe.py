@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
 
 from splitfl.errors import SplitflError
-from splitfl.model import LossError, Partition, reduction
+from splitfl.model import Partition, reduction
 from splitfl.run.blueprint import Loss
 
 
@@ -22,12 +23,21 @@ def find_reduction(loss: Loss, model: torch.nn.Module, parts: Partition) -> Lite
         output = parts.signature.call(model.eval(), parts.example)
     model.train(training)
     for target in _stand_ins(output):
-        try:
-            loss(output, target)
-        except (RuntimeError, ValueError, TypeError, IndexError):
+        if not _fits(loss, output, target):
             continue
         return reduction(loss, output, target)
     raise SplitflError('loss: no stand-in labels fit it; say reduction="mean" or "sum" in the job')
+
+
+def _fits(loss: Loss, output: Any, target: Any) -> bool:
+    """Whether the loss takes such labels without complaint; torch only warns of shapes that it has to broadcast."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try:
+            loss(output, target)
+        except (RuntimeError, ValueError, TypeError, IndexError, UserWarning):
+            return False
+    return True
 
 
 def _stand_ins(output: Any) -> Iterator[Any]:

@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data import Dataset
 
 from splitfl.api.job import Job, JobError
+from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
-from splitfl.api.simulation import run_blocking
 from splitfl.run.client import Client
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.evaluation import Evaluate

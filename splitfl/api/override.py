@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import ValidationError
-
 from splitfl.api.job import JobError
-from splitfl.config import JobSettings
+from splitfl.config import JobSettings, parse_job
 from splitfl.methods import METHODS
 
 
@@ -18,7 +16,7 @@ def override(
 
     Another method keeps of the file what means something to it: its own options are those of the file only where it
     has them too, and what crosses a cut is left out where nothing is cut, as is the strategy where nothing is averaged.
-    Raises JobError for values that cannot be.
+    Raises ConfigError for values that cannot be.
     """
     content: dict[str, Any] = settings.model_dump(exclude_unset=True)
     if rounds is not None:
@@ -27,12 +25,7 @@ def override(
         content["data"]["clients"] = clients
     if method is not None and method != settings.method.name:
         _switch(content, method)
-    try:
-        changed = JobSettings.model_validate(content)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise JobError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
-    return changed.model_copy(update={"base": settings.base})
+    return parse_job(content, base=settings.base, name="job")
 
 
 def _switch(content: dict[str, Any], method: str) -> None:

@@ -97,11 +97,9 @@ def data_from(settings: JobSettings) -> JobData:
     data = settings.data
     if data.load is None:
         found = load(str(data.name), **data.args)
-        train, test, users, example = found.train, found.test, None, found.example_input
-    else:
-        train, test, users = _parts(settings.resolve(data.load)(**data.args), data.load)
-        example = _example(train)
-    return JobData(_split(settings, train, users), test, example)
+        return JobData(_split(settings, found.train, None), found.test, found.example_input)
+    train, test, users = _parts(settings.resolve(data.load)(**data.args), data.load)
+    return JobData(_split(settings, train, users), test, _example(train))
 
 
 def own_data(settings: JobSettings, *, index: int | None, reference: str | None) -> tuple[Dataset[Any], Any]:
@@ -117,13 +115,17 @@ def own_data(settings: JobSettings, *, index: int | None, reference: str | None)
         return dataset, _example(dataset)
     data = data_from(settings)
     if index is None or index >= len(data.clients):
-        raise JobError(f"--index {index}: the job has {len(data.clients)} clients, expected 0 to {len(data.clients) - 1}")
+        raise JobError(
+            f"--index {index}: the job has {len(data.clients)} clients, expected 0 to {len(data.clients) - 1}"
+        )
     return data.clients[index], data.example_input
 
 
 def _parts(given: Any, reference: str) -> tuple[Dataset[Any], Dataset[Any] | None, Sequence[Any] | None]:
     if not isinstance(given, tuple) or len(given) not in (2, 3):
-        raise JobError(f"[data] load = {reference!r} gives {type(given).__name__}: expected (train, test) or (train, test, users)")
+        raise JobError(
+            f"[data] load = {reference!r} gives {type(given).__name__}: expected (train, test) or (train, test, users)"
+        )
     return given[0], given[1], given[2] if len(given) == 3 else None
 
 

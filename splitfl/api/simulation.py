@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from torch.utils.data import Dataset
 
 from splitfl.api.job import Job, JobError
+from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
 from splitfl.run.evaluation import Evaluate
 from splitfl.run.federation import Options
 from splitfl.run.in_process import run_in_process
 from splitfl.run.record import History, RoundRecord
 from splitfl.run.virtual import Fleet, predictor
-
-T = TypeVar("T")
 
 SLOTS = 4
 """Compute slots of the simulated server."""
@@ -62,8 +57,7 @@ def simulate(
         on_round=on_round,
         checkpoint=checkpoint,
     )
-    with one_thread():
-        trained = run_blocking(run_in_process(blueprint, datasets, options=options, rounds=rounds))
+    trained = run_blocking(run_in_process(blueprint, datasets, options=options, rounds=rounds))
     history = History(
         title=title or blueprint.method.name,
         method=blueprint.method.name,
@@ -73,24 +67,3 @@ def simulate(
         predicted=trained.predicted,
     )
     return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread while it lasts, as in every worker of a server: the order of summation decides the bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def run_blocking(work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` to its end, from ordinary code and from a notebook, which has an event loop of its own."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as executor:
-        return executor.submit(asyncio.run, work).result()
