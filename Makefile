@@ -30,9 +30,9 @@ $(STAMP): requirements-dev.lock pyproject.toml splitfl/version.py
 	@echo "setup: making $(VENV) with $$($(PYTHON) -V)"
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
 	@echo "setup: installing the packages of requirements-dev.lock (a minute or two the first time)"
-	@$(PY) -m pip install --quiet --disable-pip-version-check -r requirements-dev.lock
+	@$(PY) -m pip install -qq --disable-pip-version-check -r requirements-dev.lock
 	@echo "setup: installing splitfl itself, editable"
-	@$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(PY) -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 	@echo "setup: done; the command is $(VENV)/bin/splitfl"
 
@@ -55,8 +55,10 @@ format: setup ## put the code in its standard form
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-proto: setup ## generate Python code from the wire contract under proto/
-	$(PY) -m grpc_tools.protoc --proto_path=proto --python_out=. --pyi_out=. $$(find proto -name '*.proto' | sort)
+proto: setup ## compile the wire contract to Python classes under build/proto (the library itself needs none)
+	mkdir -p build/proto
+	$(PY) -m grpc_tools.protoc --proto_path=proto --python_out=build/proto --pyi_out=build/proto \
+	    $$(find proto -name '*.proto' | sort)
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

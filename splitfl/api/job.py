@@ -168,12 +168,21 @@ class Job:
 
     def settings(self, blueprint: Blueprint) -> dict[str, Any]:
         """What a report says about the job, as plain values."""
+        roles = {"activation": self.codec.activation, "gradient": self.codec.gradient, "update": self.codec.update}
+        local = f"{self.local_steps} steps" if self.local_steps else f"{self.local_epochs or 1} epochs"
         return {
             "method": self._method.name,
-            "cut": list(blueprint.partition.cuts),
-            "micro_batches": blueprint.micro_batches,
+            "schedule": getattr(self._method.schedule, "__name__", str(self._method.schedule)),
+            "cut": ", ".join(blueprint.partition.cuts) or "uncut",
+            "micro-batches": blueprint.micro_batches,
+            "batch size": self.batch_size,
+            "local training": local,
+            "optimizer": str(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "the user's",
+            "optimizer state": self.optimizer_state,
+            "loss": getattr(self.loss, "__name__", type(self.loss).__name__),
             "strategy": "none: weights are handed on" if self._method.in_turn else _name(self.strategy),
-            **json.loads(blueprint.contract),
+            "codecs": {role: each.name if each else "raw" for role, each in roles.items()},
+            "seed": self.seed,
         }
 
     def _choose(self, model: nn.Module, fleet: Fleet) -> tuple[tuple[str, ...], int]:

@@ -28,6 +28,10 @@ class OptimizerSpec:
         """A fresh optimizer over `parameters`."""
         return build_optimizer(self.name, self.options, parameters=parameters)
 
+    def __str__(self) -> str:
+        options = ", ".join(f"{key} = {value}" for key, value in self.options.items())
+        return f"{self.name} ({options})" if options else self.name
+
 
 def optimizer(name: str, **options: Any) -> OptimizerSpec:
     """The optimizer `name` of torch.optim (any case) with torch's own options.

@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import click
 import typer
 
-from splitfl.cli import inspect, network, schedules, training
+from splitfl.cli.inspection import register as register_inspection
+from splitfl.cli.network import register as register_network
+from splitfl.cli.schedules import register as register_schedules
+from splitfl.cli.training import register as register_training
 from splitfl.errors import SplitflError
 from splitfl.schedule.error import ScheduleError
 
@@ -19,8 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for module in (training, network, schedules, inspect):
-    module.register(app)
+for register in (register_training, register_network, register_schedules, register_inspection):
+    register(app)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -87,4 +87,7 @@ def _version(name: str) -> str | None:
 
 
 def _devices() -> list[str]:
-    return ["cpu", *(f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count()))]
+    return [
+        "cpu",
+        *(f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())),
+    ]

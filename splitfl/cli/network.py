@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -29,15 +28,21 @@ def register(app: typer.Typer) -> None:
 
 def server(
     job: JobFile,
-    address: Annotated[str | None, typer.Option("--address", help="HOST:PORT to listen on; port 0 takes a free one.")] = None,
+    address: Annotated[
+        str | None, typer.Option("--address", help="HOST:PORT to listen on; port 0 takes a free one.")
+    ] = None,
     certificate: Certificate = None,
     key: Key = None,
-    client_ca: Annotated[Path | None, typer.Option("--client-ca", help="Only clients with a certificate of this authority.")] = None,
+    client_ca: Annotated[
+        Path | None, typer.Option("--client-ca", help="Only clients with a certificate of this authority.")
+    ] = None,
     insecure: Insecure = False,
     method: Method = None,
     rounds: Rounds = None,
     clients: Clients = None,
-    checkpoint: Annotated[Path | None, typer.Option("--checkpoint", help="Folder for the weights after each round.")] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option("--checkpoint", help="Folder for the weights after each round.")
+    ] = None,
     report: Report = None,
     save: Save = None,
     as_json: Json = False,
@@ -74,10 +79,14 @@ def server(
 def client(
     job: JobFile,
     server: Annotated[str | None, typer.Option("--server", help="HOST:PORT of the server.")] = None,
-    index: Annotated[int | None, typer.Option("--index", min=0, help="Which part of the job's data is this client's.")] = None,
+    index: Annotated[
+        int | None, typer.Option("--index", min=0, help="Which part of the job's data is this client's.")
+    ] = None,
     data: Annotated[str | None, typer.Option("--data", help="This client's own data: file.py:function.")] = None,
     name: Annotated[str | None, typer.Option("--name", help="This client's name.")] = None,
-    ca: Annotated[Path | None, typer.Option("--ca", help="Authority that signed the server's certificate (PEM).")] = None,
+    ca: Annotated[
+        Path | None, typer.Option("--ca", help="Authority that signed the server's certificate (PEM).")
+    ] = None,
     certificate: Certificate = None,
     key: Key = None,
     insecure: Insecure = False,
@@ -112,8 +121,12 @@ def client(
 
 def certificates(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the files go.", show_default=False)],
-    host: Annotated[list[str] | None, typer.Option("--host", help="Name or address of the server; repeat for more.")] = None,
-    client: Annotated[list[str] | None, typer.Option("--client", help="Name of a client that gets a certificate too.")] = None,
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="Name or address of the server; repeat for more.")
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option("--client", help="Name of a client that gets a certificate too.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make an authority and certificates signed by it, for TLS between your own machines."""
@@ -156,5 +169,9 @@ def client_tls(settings: JobSettings, ca: Path | None, certificate: Path | None,
         return ClientTLS(ca=ca, certificate=certificate, key=key)
     if given is None:
         return None
-    own = (settings.path(given.certificate), settings.path(given.key)) if given.certificate and given.key else (None, None)
+    own = (
+        (settings.path(given.certificate), settings.path(given.key))
+        if given.certificate and given.key
+        else (None, None)
+    )
     return ClientTLS(ca=settings.path(given.ca), certificate=own[0], key=own[1])

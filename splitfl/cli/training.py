@@ -67,11 +67,10 @@ def local(
 ) -> None:
     """Start a real server and real client processes on loopback, over TLS, and train."""
     histories = []
-    for each in method or [None]:
+    methods: list[str | None] = [*method] if method else [None]
+    for each in methods:
         settings = override(load_job(job), method=each, rounds=rounds, clients=clients)
-        run = LocalRun(
-            job=job, method=each, rounds=rounds, clients=settings.data.clients, link=link, tls=not plain
-        )
+        run = LocalRun(job=job, method=each, rounds=rounds, clients=settings.data.clients, link=link, tls=not plain)
         if not as_json:
             secured = "plain text" if plain else "TLS"
             console.say(f"{settings.method.name}: a server and {run.clients} clients on 127.0.0.1, {secured}")

@@ -42,7 +42,7 @@ def _to_scaled_float16(tensor: torch.Tensor) -> Packed:
 
 
 def _from_scaled_float16(packed: Packed) -> torch.Tensor:
-    return packed.payload.to(torch.float32) * _require(packed.scales)
+    return packed.payload.to(torch.float32) * _require(packed.scales).reshape(())
 
 
 def _require(metadata: torch.Tensor | None) -> torch.Tensor:

@@ -65,10 +65,8 @@ def _dequantize(packed: Packed) -> torch.Tensor:
     payload, scales, offsets, groups = packed
     if scales is None or offsets is None:
         raise CodecError("a packed tensor came without its scales and offsets")
-    if groups.number > 1:
-        along = [groups.number if axis == groups.axis else 1 for axis in range(payload.dim())]
-        scales, offsets = scales.reshape(along), offsets.reshape(along)
-    return payload.to(torch.float32).mul_(scales).add_(offsets)
+    along = [groups.number if axis == groups.axis else 1 for axis in range(payload.dim())]
+    return payload.to(torch.float32).mul_(scales.reshape(along)).add_(offsets.reshape(along))
 
 
 INT8 = Codec(

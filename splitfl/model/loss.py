@@ -22,14 +22,7 @@ def reduction(loss: Loss, output: Any, target: Any) -> Literal["mean", "sum"]:
     with torch.no_grad():
         once = _value(loss, output, target)
         if abs(once) < TOLERANCE:  # a perfect output tells nothing: 2 x 0 = 0
-            output = _nested(
-                output,
-                lambda tensor: (
-                    tensor + torch.linspace(0.5, 1.5, len(tensor)).to(tensor).reshape(-1, *[1] * (tensor.dim() - 1))
-                    if tensor.is_floating_point()
-                    else tensor
-                ),
-            )
+            output = _nested(output, _shifted)
             once = _value(loss, output, target)
         twice = _value(loss, _nested(output, _double), _nested(target, _double))
     if abs(twice - once) <= TOLERANCE * abs(once):
@@ -85,6 +78,14 @@ def _value(loss: Loss, output: Any, target: Any) -> float:
         got = f"shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else f"a {type(value).__name__}"
         raise LossError(f"loss gives {got}, expected a single number: a mean or a sum over the samples")
     return float(value)
+
+
+def _shifted(tensor: torch.Tensor) -> torch.Tensor:
+    """Another output: each sample moved by its own amount."""
+    if not tensor.is_floating_point():
+        return tensor
+    amounts = torch.linspace(0.5, 1.5, len(tensor)).to(tensor)
+    return tensor + amounts.reshape(-1, *[1] * (tensor.dim() - 1))
 
 
 def _double(tensor: torch.Tensor) -> torch.Tensor:

@@ -46,7 +46,7 @@ class Analysis:
 def analyze(model: nn.Module, signature: Signature, values: Tensors, *, method: How = "auto") -> Analysis:
     """Trace `model` (in training mode) and record it, undisturbed.
 
-    A trace must give the outputs, buffers and gradients of the model itself; otherwise the next way of tracing is tried.
+    A trace must give the outputs, buffers and gradients of the model itself; otherwise the next way is tried.
     Raises ShapeError where the model does not run on the example, and CutError, with all reasons, where no way works.
     """
     expected = {size: _reference(model, signature, rows(values, size)) for size in (SMALL, LARGE)}
@@ -58,9 +58,8 @@ def analyze(model: nn.Module, signature: Signature, values: Tensors, *, method: 
             return _verified(trace(model, signature, values, way=way), signature, values, expected)
         except CutError as error:
             refused.append(f"torch.{way}: {error}")
-    raise CutError(
-        f"{type(model).__name__} cannot be traced, so it cannot be cut (cuts = [] trains it whole); {'; '.join(refused)}"
-    )
+    why = "; ".join(refused)
+    raise CutError(f"{type(model).__name__} cannot be traced, so it cannot be cut (cuts = [] trains it whole); {why}")
 
 
 def _verified(traced: Trace, signature: Signature, values: Tensors, expected: dict[int, Outcome]) -> Analysis:

@@ -18,7 +18,7 @@ from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.checkpoint import prune, save
 from splitfl.run.record import Failure, RoundRecord, Span, spans
-from splitfl.run.summary import from_zero, idle_shares, in_sequence, train_loss
+from splitfl.run.summary import idle_shares, in_sequence, train_loss
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
 from splitfl.run.virtual import Predict
@@ -108,7 +108,7 @@ class Federation:
     def _trace(self) -> None:
         """Keep one mini-batch of the last turn, measured and predicted."""
         last = self._outcomes[-1]
-        self._trained.measured = () if self._options.virtual else from_zero(last.timeline)
+        self._trained.measured = () if self._options.virtual else tuple(last.timeline)
         if self._options.predict is not None:
             self._trained.predicted = spans(self._options.predict([traced(plan) for plan in last.plans]).events)
 

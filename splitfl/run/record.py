@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -126,12 +126,15 @@ def _read(adapter: TypeAdapter[T], text: str | bytes, *, what: str) -> T:
 
 def spans(events: Iterable[Event]) -> tuple[Span, ...]:
     """The time line of recorded or simulated events, moved so that the earliest starts at 0 s."""
-    listed = list(events)
-    origin = min((event.start for event in listed), default=0.0)
-    return tuple(
-        Span(event.actor, str(event.instruction), event.start - origin, event.end - origin, event.nbytes)
-        for event in listed
+    return from_zero(
+        [Span(event.actor, str(event.instruction), event.start, event.end, event.nbytes) for event in events]
     )
+
+
+def from_zero(listed: Sequence[Span]) -> tuple[Span, ...]:
+    """`listed`, moved so that the earliest starts at 0 s."""
+    origin = min((span.start for span in listed), default=0.0)
+    return tuple(span._replace(start=span.start - origin, end=span.end - origin) for span in listed)
 
 
 _ROUND = TypeAdapter(RoundRecord)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from splitfl.planning.timeline import Timeline
-from splitfl.run.record import Span
+from splitfl.run.enrollment import natural
 from splitfl.run.turn import TurnOutcome
 
 
@@ -30,13 +30,7 @@ def idle_shares(outcomes: Sequence[TurnOutcome], *, slots: int, seconds: float) 
         for client, report in outcome.reports.items():
             actor = f"c{client}"
             busy[actor] = busy.get(actor, 0.0) + report.metrics.get("busy", 0.0)
-    return {actor: min(1.0, max(0.0, 1 - spent / seconds)) for actor, spent in busy.items()}
-
-
-def from_zero(spans: Sequence[Span]) -> tuple[Span, ...]:
-    """`spans` moved so that the earliest starts at 0 s."""
-    origin = min((span.start for span in spans), default=0.0)
-    return tuple(span._replace(start=span.start - origin, end=span.end - origin) for span in spans)
+    return {actor: min(1.0, max(0.0, 1 - busy[actor] / seconds)) for actor in sorted(busy, key=natural)}
 
 
 def in_sequence(timelines: Sequence[Timeline]) -> tuple[float, dict[str, float]]:
@@ -46,4 +40,4 @@ def in_sequence(timelines: Sequence[Timeline]) -> tuple[float, dict[str, float]]
     for timeline in timelines:
         for actor, spent in timeline.busy.items():
             busy[actor] = busy.get(actor, 0.0) + spent / timeline.slots[actor]
-    return seconds, {actor: 1 - spent / seconds if seconds else 0.0 for actor, spent in busy.items()}
+    return seconds, {actor: 1 - busy[actor] / seconds if seconds else 0.0 for actor in sorted(busy, key=natural)}

@@ -20,7 +20,7 @@ from splitfl.run.enrollment import Member
 from splitfl.run.expectation import verify
 from splitfl.run.failure import PeerError, blame
 from splitfl.run.metrics import Tally, traced_step
-from splitfl.run.record import Span
+from splitfl.run.record import Span, from_zero
 from splitfl.run.seeds import derive
 from splitfl.run.turn_plan import GroupPlan, personal_stages, plan_group
 from splitfl.schedule.instruction import Instruction, Kind, Op, Program, Value
@@ -60,6 +60,8 @@ class Turns:
         self._blueprint = blueprint
         self._actor = actor
         self._turn = 0
+        self._plans: dict[tuple[tuple[int, int], ...], GroupPlan] = {}
+        self._begun: dict[int, float] = {}
 
     async def run(self, round_number: int, averages: Mapping[int, Tensors]) -> TurnOutcome:
         """Train the clients in `averages` (id -> the whole model's weights that it starts from) for one turn.
@@ -100,7 +102,7 @@ class Turns:
         outcome = TurnOutcome()
         samples = {client: self.members[client].samples for client in sorted(averages)}
         groups = [samples] if self._together(averages) else [{c: n} for c, n in samples.items()]
-        plans = outcome.plans = [plan_group(self._blueprint, group) for group in groups]
+        plans = outcome.plans = [self._plan(group) for group in groups]
         self._actor.clear()
         for plan in plans:
             self._actor.hold(plan.topology, averages)
@@ -113,17 +115,30 @@ class Turns:
         outcome.seconds = time.monotonic() - start
         outcome.busy = self._actor.recorder.busy
         outcome.tallies = dict(self._actor.tally)
-        outcome.timeline = self._timeline(plans, outcome, start)
+        outcome.timeline = self._timeline(plans, outcome)
         return outcome
 
-    def _timeline(self, plans: list[GroupPlan], outcome: TurnOutcome, start: float) -> list[Span]:
-        spans = [Span(f"c{client}", *traced) for client, report in outcome.reports.items() for traced in report.trace]
+    def _timeline(self, plans: list[GroupPlan], outcome: TurnOutcome) -> list[Span]:
+        """One mini-batch for each client: its own spans and those of its lane here, from where the mini-batch begins.
+
+        Each end counts its times from the moment the client was told to begin, so they differ by one message's way.
+        """
+        spans: list[Span] = []
         for plan in plans:
             for client in plan.topology.clients:
                 step = traced_step(sum(client in step.samples for step in plan.steps))
-                events = self._actor.recorder.step(step, since=start, client=client)
-                spans += [Span(at.actor, str(at.instruction), at.start, at.end, at.nbytes) for at in events]
+                events = self._actor.recorder.step(step, since=self._begun.get(client, 0.0), client=client)
+                here = [Span(at.actor, str(at.instruction), at.start, at.end, at.nbytes) for at in events]
+                report = outcome.reports.get(client)
+                spans += from_zero([*here, *(Span(f"c{client}", *at) for at in (report.trace if report else ()))])
         return sorted(spans, key=lambda span: span.start)
+
+    def _plan(self, clients: Mapping[int, int]) -> GroupPlan:
+        """The plan for these clients and samples; it is the same every round, so it is made once."""
+        key = tuple(sorted(clients.items()))
+        if key not in self._plans:
+            self._plans[key] = plan_group(self._blueprint, clients)
+        return self._plans[key]
 
     async def _group(self, plan: GroupPlan, round_number: int, outcome: TurnOutcome) -> None:
         clients = plan.topology.clients
@@ -143,6 +158,7 @@ class Turns:
         for client in plan.topology.clients:
             begin = _begin(plan, client, turn=self._turn, seed=seed)
             await self._tell(client, begin)
+            self._begun[client] = time.monotonic()
         await self._actor.run(plan.opening.get("server", ()), Work(topology=plan.topology, step=0, **work))
         for index, step in enumerate(plan.steps):
             program = step.schedule.get("server", ())

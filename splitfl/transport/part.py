@@ -15,7 +15,10 @@ from splitfl.transport.base import EnvelopeError
 from splitfl.transport.messages import Address
 
 PART_SIZE = 1 << 20
-"""Bytes of payload in one envelope; the last part of a bundle may have fewer."""
+"""Bytes of payload in one envelope; the last part of a bundle has what is left."""
+
+SLACK = 1 << 16
+"""What the last part may have beyond that: a tensor of exactly 1 MiB and its header stay together."""
 
 PART = 7
 """Field of `Envelope`."""
@@ -45,40 +48,39 @@ def encode_parts(address: Address, payload: Sequence[Buffer]) -> Iterator[bytes]
     views = [memoryview(buffer).cast("B") for buffer in payload]
     size = sum(len(view) for view in views)
     place = _place(address)
-    for number, slices in enumerate(_cut(views)):
+    for number, slices in enumerate(_cut(views, part_count(size))):
         length = sum(len(part) for part in slices)
         yield b"".join((_part_header(place, size=size, number=number, length=length), *slices))
 
 
 def part_count(size: int) -> int:
     """The number of parts of a bundle of `size` bytes."""
-    return max(1, -(-size // PART_SIZE))
+    return max(1, -(-(size - SLACK) // PART_SIZE))
 
 
 def bundle_size(address: Address, size: int) -> int:
     """Exactly the bytes of all envelopes of a bundle of `size` bytes."""
     place = _place(address)
     total = size
-    for number in range(part_count(size)):
-        length = min(PART_SIZE, size - number * PART_SIZE)
+    count = part_count(size)
+    for number in range(count):
+        length = PART_SIZE if number < count - 1 else size - number * PART_SIZE
         total += len(_part_header(place, size=size, number=number, length=length))
     return total
 
 
-def _cut(views: Sequence[memoryview]) -> Iterator[list[memoryview]]:
-    """The bytes of `views`, in lists of slices that have `PART_SIZE` bytes together; at least one list."""
+def _cut(views: Sequence[memoryview], count: int) -> Iterator[list[memoryview]]:
+    """The bytes of `views` in `count` lists of slices: all but the last have `PART_SIZE` bytes together."""
     slices: list[memoryview] = []
     room = PART_SIZE
     for view in views:
         at = 0
-        while at < len(view):
-            if room == 0:
-                yield slices
-                slices, room = [], PART_SIZE
-            taken = view[at : at + room]
-            slices.append(taken)
-            at += len(taken)
-            room -= len(taken)
+        while count > 1 and len(view) - at >= room:
+            yield [*slices, view[at : at + room]]
+            at += room
+            slices, room, count = [], PART_SIZE, count - 1
+        slices.append(view[at:])
+        room -= len(view) - at
     yield slices
 
 

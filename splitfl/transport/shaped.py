@@ -64,19 +64,67 @@ class _Pacer:
         return self._departure + self._way.delay
 
 
+class _Flight:
+    """Envelopes between departure and arrival in one direction, and the signals of those who fill and empty it."""
+
+    def __init__(self, way: Way) -> None:
+        self._pacer = _Pacer(way)
+        self._envelopes: deque[tuple[float, bytes]] = deque()
+        self._changed = asyncio.Condition()
+        self._ended: StreamEnded | None = None
+
+    async def board(self, envelope: bytes) -> None:
+        """Return when the envelope has left. Waits while an earlier one has arrived and nobody takes it."""
+        await self.drained(overdue_only=True)
+        if self._ended is not None:
+            raise self._ended
+        arrival = await self._pacer.depart(len(envelope))
+        async with self._changed:
+            self._envelopes.append((arrival, envelope))
+            self._changed.notify_all()
+
+    async def arrive(self) -> bytes:
+        """The next envelope, when it arrives; it stays in flight until `land`."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._envelopes or self._ended is not None)
+        if not self._envelopes and self._ended is not None:
+            raise self._ended
+        arrival, envelope = self._envelopes[0]
+        await sleep_until(arrival)
+        return envelope
+
+    async def land(self) -> None:
+        """The envelope that arrived has been taken."""
+        async with self._changed:
+            self._envelopes.popleft()
+            self._changed.notify_all()
+
+    async def drained(self, *, overdue_only: bool = False) -> None:
+        """Wait until nothing is in flight, or nothing that should have landed."""
+        clock = asyncio.get_running_loop().time
+        async with self._changed:
+            await self._changed.wait_for(
+                lambda: (
+                    self._ended is not None
+                    or not self._envelopes
+                    or (overdue_only and self._envelopes[0][0] >= clock())
+                )
+            )
+
+    async def end(self, ended: StreamEnded) -> None:
+        """Nothing more will board; what is in flight still arrives."""
+        async with self._changed:
+            self._ended = self._ended or ended
+            self._changed.notify_all()
+
+
 class ShapedStream:
     """A stream whose envelopes take their time in both directions; one task per direction keeps them on the way."""
 
     def __init__(self, stream: Stream, link: Link) -> None:
         self._stream = stream
-        self._up = _Pacer(link.up)
-        self._down = _Pacer(link.down)
-        self._leaving: deque[tuple[float, bytes]] = deque()
-        self._coming: deque[tuple[float, bytes]] = deque()
-        self._ended: StreamEnded | None = None
-        self._left, self._came = asyncio.Event(), asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._up = _Flight(link.up)
+        self._down = _Flight(link.down)
         self._tasks = [asyncio.create_task(self._deliver()), asyncio.create_task(self._fetch())]
 
     @property
@@ -86,27 +134,18 @@ class ShapedStream:
 
     async def write(self, envelope: bytes) -> None:
         """Return when the envelope has left; it arrives a delay later."""
-        if self._ended is not None:
-            raise self._ended
-        arrival = await self._up.depart(len(envelope))
-        self._leaving.append((arrival, envelope))
-        self._idle.clear()
-        self._left.set()
+        await self._up.board(envelope)
 
     async def read(self) -> bytes:
         """The next envelope, when it arrives."""
-        while not self._coming:
-            if self._ended is not None:
-                raise self._ended
-            self._came.clear()
-            await self._came.wait()
-        await sleep_until(self._coming[0][0])
-        return self._coming.popleft()[1]
+        envelope = await self._down.arrive()
+        await self._down.land()
+        return envelope
 
     async def end(self, reason: str) -> None:
         """Let what has left arrive, then end the stream."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), GRACE)
+            await asyncio.wait_for(self._up.drained(), GRACE)
         await self._stream.end(reason)
         for task in self._tasks:
             task.cancel()
@@ -115,28 +154,18 @@ class ShapedStream:
     async def _deliver(self) -> None:
         try:
             while True:
-                while self._leaving:
-                    await sleep_until(self._leaving[0][0])
-                    await self._stream.write(self._leaving.popleft()[1])
-                self._idle.set()
-                self._left.clear()
-                await self._left.wait()
+                await self._stream.write(await self._up.arrive())
+                await self._up.land()
         except StreamEnded as ended:
-            self._end(ended)
+            await self._up.end(ended)
 
     async def _fetch(self) -> None:
         try:
             while True:
-                envelope = await self._stream.read()
-                self._coming.append((await self._down.depart(len(envelope)), envelope))
-                self._came.set()
+                await self._down.board(await self._stream.read())
         except StreamEnded as ended:
-            self._end(ended)
-
-    def _end(self, ended: StreamEnded) -> None:
-        self._ended = ended
-        self._idle.set()
-        self._came.set()
+            await self._down.end(ended)
+            await self._up.end(ended)
 
 
 async def sleep_until(when: float) -> None:

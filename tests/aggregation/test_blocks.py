@@ -8,7 +8,7 @@ from splitfl.aggregation.blocks import Block, blocks_of
 
 def test_without_holders_there_is_one_block():
     assert blocks_of(["a", "b"], None) == (Block(("a", "b"), None),)
-    assert blocks_of([], None) == ()
+    assert blocks_of([], None) == (Block((), None),)
 
 
 def test_layers_with_the_same_holders_share_a_block():

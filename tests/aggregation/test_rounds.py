@@ -249,7 +249,7 @@ def test_clients_that_report_other_metrics_do_not_stop_the_round(state, fleet):
 
 def test_the_state_a_round_starts_from_must_fit(state, fleet):
     runner = StrategyRounds(FedAvg(), state)
-    with pytest.raises(AggregationError, match=r"round 2: the state it starts from: the result lacks tensor 'fc.bias'"):
+    with pytest.raises(AggregationError, match=r"round 2: the state to start from lacks tensor 'fc.bias'"):
         runner.round(2, {name: v for name, v in state.items() if name != "fc.bias"}, fleet.train, fleet.clients)
 
 
@@ -272,6 +272,14 @@ def sampled(state, fleet, *, seed, rounds=6):
         random.random()
         runner.round(number, state, fleet.train, fleet.clients)
     return fleet.asked
+
+
+@pytest.mark.parametrize("name", ["FedAvg", "FedAdam", "FedMedian", "Krum"])
+def test_where_nothing_is_averaged_clients_still_train(name, fleet):
+    for template in ({}, {"steps": torch.tensor(0)}):
+        outcome = run(strategy_from(name), template, fleet)
+        assert {key: value.item() for key, value in outcome.state.items()} == dict.fromkeys(template, 7)
+    assert fleet.asked == [[0, 1, 2], [0, 1, 2]]
 
 
 def test_the_seed_decides_who_is_sampled_and_nothing_else_does(state, make_fleet):
@@ -360,7 +368,7 @@ def test_a_failed_round_leaves_no_trace_in_the_strategy(state, fleet, equal):
     runner, clean = StrategyRounds(Exploding(**options), state), StrategyRounds(FedAvgM(**options), state)
     after = runner.round(1, state, fleet.train, fleet.clients).state
     with pytest.raises(
-        AggregationError, match=r"round 2: strategy Exploding: tensor 'conv.weight' of the result holds"
+        AggregationError, match=r"round 2: the result of strategy Exploding cannot be used: tensor 'conv.weight'"
     ):
         runner.round(2, after, fleet.train, fleet.clients)
     again = runner.round(3, after, fleet.train, fleet.clients)

@@ -1,18 +1,49 @@
-"""Frames: bit for bit there and back, of exactly the promised size, and nothing that is no frame gets in."""
-
-import pickle
-import tracemalloc
+"""Frames: bit for bit there and back, and of exactly the promised size."""
 
 import pytest
 import torch
-from conftest_codecs import bits, finite_tensors, random_bits, tensors
 from hypothesis import given
 from hypothesis import strategies as st
 
 from splitfl.codecs import CODECS, FrameError, Limits, Spec, frame
-from splitfl.codecs.proto3 import WireError, bytes_field, length_header, uint_field, varint
+from splitfl.codecs.proto3 import bytes_field, length_header, uint_field
 from splitfl.codecs.spec import DTYPE_NUMBERS, spec_of
 from splitfl.transport import proto
+
+SMALL_SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
+
+
+def random_bits(spec: Spec, *, seed: int = 0) -> torch.Tensor:
+    """A tensor whose bytes are random: NaNs with payloads, infinities and subnormals included."""
+    generator = torch.Generator().manual_seed(seed)
+    if spec.dtype is torch.bool:
+        return torch.randint(0, 2, spec.shape, generator=generator).bool()
+    nbytes = spec.elements * spec.dtype.itemsize
+    return torch.randint(0, 256, (nbytes,), generator=generator, dtype=torch.uint8).view(spec.dtype).reshape(spec.shape)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The bytes of a tensor in row-major order."""
+    return bytes(tensor.detach().contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+def tensors() -> st.SearchStrategy[dict[str, torch.Tensor]]:
+    """Bundles of tensors of any dtype and small shape."""
+    spec = st.builds(Spec, st.sampled_from(list(DTYPE_NUMBERS)), SMALL_SHAPES)
+    tensor = st.builds(lambda spec, seed: random_bits(spec, seed=seed), spec, st.integers(0, 1000))
+    return st.dictionaries(st.text(max_size=8).filter(lambda name: name.isprintable()), tensor, max_size=4)
+
+
+def finite_tensors() -> st.SearchStrategy[dict[str, torch.Tensor]]:
+    """Bundles of floating-point tensors with finite values, beside integers and labels."""
+    dtype = st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64])
+
+    def make(shape, dtype, seed):
+        return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 100).to(dtype)
+
+    tensor = st.builds(make, SMALL_SHAPES, dtype, st.integers(0, 1000))
+    return st.dictionaries(st.sampled_from(["x", "skip", "target:", "target:1"]), tensor, max_size=4)
+
 
 SHAPES = [(), (1,), (0, 3), (3, 0, 2), (2, 3), (1, 2, 3, 4)]
 
@@ -27,24 +58,6 @@ def same(left, right):
         and all(spec_of(left[name]) == spec_of(right[name]) for name in left)
         and all(bits(left[name]) == bits(right[name]) for name in left)
     )
-
-
-def tensor_bytes(*, name=b"x", dtype=2, shape=(), codec=0, axis=0, scales=b"", offsets=b"", payload=b""):
-    """A frame with one tensor, of whatever its header claims."""
-    packed = b"".join(map(varint, shape))
-    body = b"".join(
-        [
-            bytes_field(1, name),
-            uint_field(2, dtype),
-            bytes_field(3, packed),
-            uint_field(4, codec),
-            uint_field(5, axis),
-            bytes_field(6, scales),
-            bytes_field(7, offsets),
-            bytes_field(8, payload),
-        ]
-    )
-    return length_header(1, len(body)) + body
 
 
 @pytest.mark.parametrize("dtype", list(DTYPE_NUMBERS), ids=str)
@@ -133,67 +146,6 @@ def test_tensors_without_a_form_are_refused_by_name(tensor, named):
         frame.encode({"odd": tensor})
 
 
-HOSTILE = {
-    "a billion elements with four bytes": tensor_bytes(shape=(10**9,), payload=b"\0" * 4),
-    "a negative size": tensor_bytes(shape=(2**64 - 4,), payload=b"\0" * 4),
-    "sizes that overflow to zero": tensor_bytes(shape=(2**32, 2**32), payload=b""),
-    "a huge size hidden by an empty one": tensor_bytes(shape=(0, 2**63), payload=b""),
-    "two large sizes hidden by an empty one": tensor_bytes(shape=(0, 2**40, 2**40), payload=b""),
-    "an unknown dtype": tensor_bytes(dtype=99, payload=b"\0" * 4),
-    "no dtype": tensor_bytes(dtype=0, payload=b"\0" * 4),
-    "an unknown codec": tensor_bytes(codec=99, payload=b"\0" * 4),
-    "a codec for floats on integers": tensor_bytes(dtype=13, codec=2, payload=b"\0" * 2),
-    "a payload that is too long": tensor_bytes(payload=b"\0" * 5),
-    "scales without a codec": tensor_bytes(scales=b"\0" * 4, payload=b"\0" * 4),
-    "a codec without its scales": tensor_bytes(codec=4, payload=b"\0"),
-    "scales that fit no axis": tensor_bytes(codec=4, shape=(2, 3), axis=1, scales=b"\0" * 8, offsets=b"\0" * 8, payload=b"\0" * 6),
-    "an axis that is not there": tensor_bytes(codec=4, shape=(2,), axis=7, scales=b"\0" * 8, offsets=b"\0" * 8, payload=b"\0" * 2),
-    "offsets that do not match the scales": tensor_bytes(codec=4, scales=b"\0" * 4, payload=b"\0"),
-    "a scale that is no number": tensor_bytes(codec=3, scales=b"\0\0\xc0\x7f", payload=b"\0\0"),
-    "a bool of two": tensor_bytes(dtype=18, payload=b"\2"),
-    "a name that is no UTF-8": tensor_bytes(name=b"\xff", payload=b"\0" * 4),
-    "a name without end": tensor_bytes(name=b"n" * 2000, payload=b"\0" * 4),
-    "too many dimensions": tensor_bytes(shape=(1,) * 65, payload=b"\0" * 4),
-    "the same name twice": tensor_bytes(payload=b"\0" * 4) * 2,
-    "an unknown field of a tensor": length_header(1, 2) + uint_field(9, 1),
-    "an unknown field of the frame": uint_field(2, 1),
-    "a field of another type": length_header(1, 3) + bytes_field(2, b"a"),
-    "a field twice": length_header(1, 4) + uint_field(2, 2) * 2,
-    "a truncated number": b"\x0a\xff",
-    "a number without end": b"\x0a" + b"\xff" * 11,
-    "a length beyond the end": b"\x0a\x7f\x01",
-    "a group": b"\x0b\x0c",
-    "field number zero": b"\x00\x01",
-    "a pickle": pickle.dumps({"x": [1.0]}),
-}
-
-
-@pytest.mark.parametrize("hostile", list(HOSTILE))
-def test_hostile_frames_are_refused_before_memory_is_reserved(hostile):
-    tracemalloc.start()
-    with pytest.raises(FrameError):
-        frame.decode(HOSTILE[hostile])
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < 1_000_000
-
-
-class Bomb:
-    """Unpickling it would raise KeyboardInterrupt, which no `except Exception` hides."""
-
-    def __reduce__(self):
-        return (exec, ("raise KeyboardInterrupt",))
-
-
-@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickles_are_never_run(protocol):
-    bomb = pickle.dumps(Bomb(), protocol=protocol)
-    with pytest.raises(FrameError):
-        frame.decode(bomb)
-    with pytest.raises(FrameError):
-        frame.decode(tensor_bytes(dtype=14, payload=bomb))
-
-
 def test_limits():
     bundle = {str(index): torch.zeros(()) for index in range(3)}
     assert len(frame.decode(joined(bundle), limits=Limits(tensors=3))) == 3
@@ -207,40 +159,13 @@ def test_expectation_names_tensor_got_and_expected():
     assert list(frame.decode(encoded, expect=expect)) == ["x"]
     with pytest.raises(FrameError, match=r"'x' is float32\[2, 3\], expected float32\[3, 2\]"):
         frame.decode(encoded, expect={"x": Spec(torch.float32, (3, 2))})
-    with pytest.raises(FrameError, match="'x' is float32.*expected float64"):
+    with pytest.raises(FrameError, match=r"'x' is float32.*expected float64"):
         frame.decode(encoded, expect={"x": Spec(torch.float64, (2, 3))})
     with pytest.raises(FrameError, match=r"missing tensors \['y'\], unexpected tensors \['x'\]"):
         frame.decode(encoded, expect={"y": Spec(torch.float32, (2, 3))})
-
-
-@given(st.binary(max_size=200))
-def test_random_bytes_raise_nothing_but_frame_errors(noise):
-    try:
-        frame.decode(noise)
-    except FrameError:
-        pass
-
-
-@given(finite_tensors(), st.sampled_from(list(CODECS.values())), st.data())
-def test_mutated_frames_raise_nothing_but_frame_errors(bundle, codec, data):
-    encoded = bytearray(joined(bundle, codec))
-    for _ in range(data.draw(st.integers(1, 4))):
-        if encoded:
-            at = data.draw(st.integers(0, len(encoded) - 1))
-            encoded[at] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(0, len(encoded)))
-    try:
-        decoded = frame.decode(encoded[:cut])
-    except FrameError:
-        return
-    assert sum(t.numel() * t.element_size() for t in decoded.values()) <= 8 * len(encoded)
 
 
 def test_shapes_may_come_unpacked_as_proto3_allows():
     body = bytes_field(1, b"x") + uint_field(2, 14) + uint_field(3, 2) + uint_field(3, 1) + bytes_field(8, b"ab")
     decoded = frame.decode(length_header(1, len(body)) + body)
     assert torch.equal(decoded["x"], torch.tensor([[97], [98]], dtype=torch.uint8))
-
-
-def test_a_frame_error_is_a_wire_error():
-    assert issubclass(FrameError, WireError)
