@@ -55,10 +55,8 @@ format: setup ## put the code in its standard form
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
-proto: setup ## compile the wire contract to Python classes under build/proto (the library itself needs none)
-	mkdir -p build/proto
-	$(PY) -m grpc_tools.protoc --proto_path=proto --python_out=build/proto --pyi_out=build/proto \
-	    $$(find proto -name '*.proto' | sort)
+proto: setup ## generate Python code and golden vectors from the wire contract under proto/
+	$(PY) proto/generate.py
 
 clean: ## remove .venv, caches and build outputs
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info

@@ -6,6 +6,11 @@
     result.report("report.html")
 """
 
+import os
+
+# gRPC reads it when it is imported, by whoever comes first; our own errors say what went wrong.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
 from splitfl import methods as methods
 from splitfl.api import Job as Job
 from splitfl.api import JobError as JobError

@@ -27,7 +27,7 @@ async def run_in_process(
     try:
         async with asyncio.TaskGroup() as group:
             for name, dataset in datasets.items():
-                ours, theirs = memory_pair()
+                theirs, ours = memory_pair(name, "server")
                 group.create_task(enrollment.admit(ours))
                 group.create_task(Client(blueprint, dataset, name=name, channel=theirs, pool=pool).run())
             return await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
