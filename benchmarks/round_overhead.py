@@ -78,7 +78,7 @@ def rounds_of_ours(rounds: int) -> list[float]:
 
 def run_echo(pipe: Connection) -> None:
     async def serve() -> None:
-        async def echo(requests, context):
+        async def echo(requests, _):
             async for request in requests:
                 yield request
 

@@ -1,9 +1,9 @@
 """splitfl: train a model that is split between many devices and a server, and averaged federatedly.
 
-    import splitfl
-    job = splitfl.Job(model=..., example_input=..., cut="auto", method=splitfl.methods.pipar(), ...)
-    result = splitfl.simulate(job, clients=splitfl.dirichlet(train, 8, alpha=0.5), test=test, rounds=20)
-    result.report("report.html")
+import splitfl
+job = splitfl.Job(model=..., example_input=..., cut="auto", method=splitfl.methods.pipar(), ...)
+result = splitfl.simulate(job, clients=splitfl.dirichlet(train, 8, alpha=0.5), test=test, rounds=20)
+result.report("report.html")
 """
 
 import os

@@ -77,7 +77,7 @@ class HeldArray(Array):
         """A copy: strategies compute in place."""
         return self._held.copy()
 
-    @property
+    @property  # type: ignore[override]  # a plain attribute there, which nobody writes once it is made
     def data(self) -> bytes:
         """The bytes that Flower's own class would hold."""
         return bytes(Array.from_numpy_ndarray(self._held).data)

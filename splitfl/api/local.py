@@ -61,7 +61,7 @@ class LocalRun:
         return ["--clients", str(self.clients), *(["--method", self.method] if self.method else [])]
 
 
-def run_local(run: LocalRun, *, on_round: Callable[[RoundRecord], None] = lambda record: None) -> History:
+def run_local(run: LocalRun, *, on_round: Callable[[RoundRecord], None] = lambda _: None) -> History:
     """Carry out `run`; returns the server's history. Raises LocalError with the first failing process's own words."""
     with tempfile.TemporaryDirectory(prefix="splitfl-") as name:
         folder = Path(name)

@@ -48,6 +48,8 @@ def _loop() -> asyncio.AbstractEventLoop:
     def stop() -> None:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(timeout=5)
+        if not thread.is_alive():
+            loop.close()
 
     atexit.register(stop)
     return loop

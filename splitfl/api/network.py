@@ -36,8 +36,8 @@ def serve(
     slots: int | None = None,
     fleet: Fleet | None = None,
     title: str | None = None,
-    on_listen: Callable[[str], None] = lambda address: None,
-    on_round: Callable[[RoundRecord], None] = lambda record: None,
+    on_listen: Callable[[str], None] = lambda _: None,
+    on_round: Callable[[RoundRecord], None] = lambda _: None,
     checkpoint: Path | None = None,
 ) -> Result:
     """Listen on `address`, wait for `clients` clients, and train `job` with them for `rounds` rounds.

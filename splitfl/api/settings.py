@@ -92,7 +92,7 @@ def data_from(settings: JobSettings) -> JobData:
     """The data of a job file, split over its clients.
 
     A function of the user's gives (train, test), two data sets, or with `split = "by_user"` (train, test, users), the
-    user of each training sample. Raises SplitflError where it gives something else, and for a split that cannot be made.
+    user of each training sample. Raises SplitflError where it gives something else, and where it cannot be split.
     """
     data = settings.data
     if data.load is None:

@@ -31,7 +31,7 @@ def simulate(
     link: str | Sequence[str] = "wifi-50",
     server: str = "gpu-server",
     title: str | None = None,
-    on_round: Callable[[RoundRecord], None] = lambda record: None,
+    on_round: Callable[[RoundRecord], None] = lambda _: None,
     checkpoint: Path | None = None,
 ) -> Result:
     """Train `job` for `rounds` rounds with one client for each data set in `clients` (named c0, c1, ... in a list).

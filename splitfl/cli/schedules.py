@@ -86,8 +86,8 @@ def check_command(
     cuts = ", ".join(blueprint.partition.cuts) or "uncut"
     console.say(
         f"{path}: sound; {blueprint.method.name}, cut: {cuts}, {blueprint.micro_batches} micro-batches, "
-        f"loss: {blueprint.reduction}, {len(sizes)} clients with {min(sizes.values())} to {max(sizes.values())} samples, "
-        f"{len(plan.steps)} mini-batches a round"
+        f"loss: {blueprint.reduction}, {len(sizes)} clients with {min(sizes.values())} to {max(sizes.values())} "
+        f"samples, {len(plan.steps)} mini-batches a round"
     )
 
 

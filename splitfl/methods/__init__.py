@@ -11,9 +11,7 @@ from splitfl.methods.method import ScheduleSource as ScheduleSource
 
 def fedavg(*, schedule: ScheduleSource = "sequential") -> Method:
     """Federated averaging of whole models (McMahan et al. 2017, arXiv 1602.05629, algorithm 1)."""
-    return Method(
-        name="fedavg", schedule=schedule, split=False, front_trained_by="own loss", source="arXiv 1602.05629"
-    )
+    return Method(name="fedavg", schedule=schedule, split=False, front_trained_by="own loss", source="arXiv 1602.05629")
 
 
 def sl(*, schedule: ScheduleSource = "sequential") -> Method:

@@ -43,7 +43,7 @@ def save(path: Path, state: Mapping[str, torch.Tensor], record: Mapping[str, Any
 def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
     """The state and the record in `path`. CheckpointError where it is missing, damaged or of another program."""
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             record = json.loads((file.metadata() or {})["splitfl"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:

@@ -45,7 +45,7 @@ class Client:
         self._actor: Actor | None = None
 
     async def run(self) -> str:
-        """Take part until the server finishes; returns its closing word. Raises SplitflError when refused or cut off."""
+        """Take part until the server finishes; returns its last word. Raises SplitflError when refused or cut off."""
         await self._enroll()
         turn: asyncio.Task[None] | None = None
         deadline = self._blueprint.deadlines.round
@@ -68,7 +68,9 @@ class Client:
     async def _enroll(self) -> None:
         samples = len(self._dataset)  # type: ignore[arg-type]
         fingerprint = json.dumps(self._blueprint.fingerprints())
-        await self._channel.tell(Hello(PROTOCOL, self.name, fingerprint, samples, f"splitfl {__version__}", self._token))
+        await self._channel.tell(
+            Hello(PROTOCOL, self.name, fingerprint, samples, f"splitfl {__version__}", self._token)
+        )
         deadline = self._blueprint.deadlines.enrollment
         reply = await self._channel.hear(timeout=deadline, what="the server's welcome, once all clients are enrolled")
         if isinstance(reply, Refuse):

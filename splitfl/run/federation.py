@@ -67,7 +67,7 @@ class Options:
     evaluate: Evaluate | None = None
     predict: Predict | None = None
     virtual: bool = False
-    on_round: Callable[[RoundRecord], None] = lambda record: None
+    on_round: Callable[[RoundRecord], None] = lambda _: None
     checkpoint: Path | None = None
 
 
@@ -86,7 +86,8 @@ class Federation:
         self._refused: list[Refusal] = []
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
-            self._strategy = StrategyRounds(options.strategy, self._averaged(), seed=blueprint.seed)
+            buffers = {name for name, _ in blueprint.model.named_buffers(remove_duplicate=False)}
+            self._strategy = StrategyRounds(options.strategy, self._averaged(), seed=blueprint.seed, buffers=buffers)
 
     async def run(self, rounds: int) -> Trained:
         """Train for `rounds` rounds. Raises SplitflError where a round cannot go on with anybody."""
@@ -147,10 +148,8 @@ class Federation:
 
     def _averaged(self) -> Tensors:
         """The part of the global state that is averaged, or handed on."""
-        names = [
-            name for stage in sorted(self._topology.aggregated) for name in self._blueprint.partition.stages[stage].state
-        ]
-        return {name: self._trained.state[name] for name in names}
+        stages = [self._blueprint.partition.stages[stage] for stage in sorted(self._topology.aggregated)]
+        return {name: self._trained.state[name] for stage in stages for name in stage.state_names}
 
     def _take(self, outcome: Outcome) -> None:
         """Make a round's outcome the state, and copy what is not averaged from where it lives."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
 from splitfl.planning.timeline import Event
 from splitfl.schedule.instruction import Op
 

@@ -16,6 +16,7 @@ from splitfl.schedule.lanes import LAST, PRIORITY
 
 T = TypeVar("T")
 
+
 class Pool(Protocol):
     """Runs functions of one actor, the most urgent first."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -154,17 +154,18 @@ class Turns:
 
     async def _run_group(self, plan: GroupPlan, round_number: int, outcome: TurnOutcome) -> None:
         seed = derive(self._blueprint.seed, "round", round_number)
-        work = {"turn": self._turn, "seed": seed}
+        whole = Work(topology=plan.topology, turn=self._turn, step=0, seed=seed)
         for client in plan.topology.clients:
             begin = _begin(plan, client, turn=self._turn, seed=seed)
             await self._tell(client, begin)
             self._begun[client] = time.monotonic()
-        await self._actor.run(plan.opening.get("server", ()), Work(topology=plan.topology, step=0, **work))
+        await self._actor.run(plan.opening.get("server", ()), whole)
         for index, step in enumerate(plan.steps):
             program = step.schedule.get("server", ())
-            await self._actor.run(program, Work(topology=step.topology, step=index, samples=step.samples, **work))
+            work = replace(whole, topology=step.topology, step=index, samples=step.samples)
+            await self._actor.run(program, work)
         receive = [at for at in plan.closing.get("server", ()) if at.op is not Op.AGGREGATE]
-        await self._actor.run(receive, Work(topology=plan.topology, step=0, **work))
+        await self._actor.run(receive, whole)
         for client in plan.topology.clients:
             if self._blueprint.method.personal_front:
                 outcome.fronts[client] = await self._front(client, plan.topology)
