@@ -77,8 +77,8 @@ class HeldArray(Array):
         """A copy: strategies compute in place."""
         return self._held.copy()
 
-    @property  # type: ignore[override]  # a plain attribute there, which nobody writes once it is made
-    def data(self) -> bytes:
+    @property
+    def data(self) -> bytes:  # type: ignore[override]  # a plain attribute there, which nobody writes once it is made
         """The bytes that Flower's own class would hold."""
         return bytes(Array.from_numpy_ndarray(self._held).data)
 

@@ -56,7 +56,7 @@ def mutants(schedule: Schedule, topology: Topology) -> Iterator[tuple[str, Sched
         for entries in lanes(program, topology).values():
             neighbors |= {(a.position, b.position) for a, b in pairwise(entries)}
         for i, j in sorted(neighbors):
-            if touches(program[i], program[j], topology):
+            if program[i] != program[j] and touches(program[i], program[j], topology):
                 swapped = list(program)
                 swapped[i], swapped[j] = swapped[j], swapped[i]
                 yield f"{actor}: {program[i]} and {program[j]} swapped", {**schedule, actor: tuple(swapped)}
