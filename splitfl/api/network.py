@@ -100,7 +100,7 @@ def join(
 ) -> str:
     """Take part in the training at `server` ("host:port") as client `name`, with this data; returns its last word.
 
-    patience  seconds to wait for the server to be reachable
+    patience  seconds to wait for the server to be reachable, at first and after a lost connection
     link      an emulated link between this client and the server
 
     Raises SplitflError where the server cannot be reached or trusted, refuses this client, or is lost.
@@ -109,11 +109,14 @@ def join(
     pool = Threads(1)
 
     async def run() -> str:
-        channel = await connect(server, tls=tls, insecure=insecure, timeout=patience, link=link)
-        try:
-            return await Client(blueprint, dataset, name=name, channel=channel, pool=pool).run()
-        finally:
-            await channel.close("this client is done")
+        return await Client(
+            blueprint,
+            dataset,
+            name=name,
+            connect=lambda: connect(server, tls=tls, insecure=insecure, timeout=patience, link=link),
+            pool=pool,
+            patience=patience,
+        ).run()
 
     try:
         return run_blocking(run())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,8 +93,18 @@ class Actor:
         self.tally.clear()
         self.recorder.clear()
 
-    def hold(self, topology: Topology, averages: Mapping[int, Tensors]) -> None:
-        """Put what is alive on this actor before a turn: the average for each client, or weights that stay here."""
+    def forget(self, clients: Iterable[int]) -> None:
+        """Forget what `clients` left in an attempt that is given up, and what they share."""
+        for client in (None, *clients):
+            self.slots.discard(client)
+            if client is not None:
+                self.tally.pop(client, None)
+
+    def hold(self, topology: Topology, averages: Mapping[int, Tensors], *, fresh: bool = True) -> None:
+        """Put what is alive on this actor before a turn: the average for each client, or weights that stay here.
+
+        `fresh` says that a turn begins: then optimizers start anew where that is the job's rule.
+        """
         for value, holder in initial_values(topology).items():
             if holder != self.name:
                 continue
@@ -102,7 +112,7 @@ class Actor:
                 self.slots.put(value, self._blueprint.stage_state(averages[value.client], value.stage))
             else:
                 replica = self.replica(value, topology)
-                if self._blueprint.training.optimizer_state == "reset":
+                if fresh and self._blueprint.training.optimizer_state == "reset":
                     replica.reset_optimizer()
                 self.slots.put(value, replica)
 
@@ -120,7 +130,8 @@ class Actor:
                 for lane in lanes(program, work.topology).values():
                     group.create_task(self._run_lane(lane, work, done))
         except BaseExceptionGroup as errors:
-            raise first(errors) from None
+            error = first(errors)
+            raise error from error.__cause__
 
     async def _run_lane(self, lane: Sequence[Entry], work: Work, done: list[asyncio.Event]) -> None:
         async with asyncio.TaskGroup() as sends:

@@ -52,11 +52,18 @@ class Training:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadlines:
-    """Seconds that a wait may last: all clients to enroll, one message of a mini-batch, a whole round."""
+    """Seconds that a wait may last.
+
+    enrollment  for all clients to enroll
+    step        for one message of a mini-batch
+    round       for a whole round
+    rejoin      for a client that lost its connection to come back; 0 goes on without it at once
+    """
 
     enrollment: float = 300.0
     step: float = 120.0
     round: float = 3600.0
+    rejoin: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

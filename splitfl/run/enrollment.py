@@ -6,22 +6,16 @@ import asyncio
 import json
 import re
 import secrets
-from dataclasses import dataclass
+from contextlib import suppress
 
 from splitfl.errors import SplitflError
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.roster import Member, Roster
 from splitfl.transport.base import Channel
-from splitfl.transport.messages import Hello, Refuse, Welcome, version_refusal
+from splitfl.transport.messages import Hello, Refuse, version_refusal
 
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """An enrolled client: its id in schedules, its name, its number of training samples and its channel."""
-
-    client: int
-    name: str
-    samples: int
-    channel: Channel
+TAKEN = "taken"
+"""Code of the refusal that may pass: the earlier connection of a killed client can outlive it by a moment."""
 
 
 class Enrollment:
@@ -32,7 +26,7 @@ class Enrollment:
         self._expected = expected
         self._present: dict[str, tuple[Hello, Channel]] = {}
         self._changed = asyncio.Condition()
-        self._closed = False
+        self._roster: Roster | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,22 +38,26 @@ class Enrollment:
         deadline = self._blueprint.deadlines.enrollment
         hello = await channel.hear(timeout=deadline, what="the hello of a client that connected")
         refusal = self._objection(hello)
-        if refusal is not None:
+        if refusal is not None or not isinstance(hello, Hello):
+            refusal = refusal or Refuse("protocol", "expected Hello")
             await channel.tell(refusal)
             await channel.close(refusal.message)
             return
-        if not isinstance(hello, Hello):
-            raise TypeError("an enrolled client said no hello")
+        if self._roster is not None:
+            await self._roster.take_back(hello, channel)
+            await channel.wait_closed()
+            return
         async with self._changed:
             self._present[hello.client] = (hello, channel)
             self._changed.notify_all()
         await channel.wait_closed()
         async with self._changed:
-            if not self._closed:
-                self._present.pop(hello.client, None)
+            present = self._present.get(hello.client)
+            if self._roster is None and present is not None and present[1] is channel:
+                del self._present[hello.client]
 
-    async def members(self) -> dict[int, Member]:
-        """All members by id, once they are there and welcomed.
+    async def roster(self) -> Roster:
+        """The members, once all are there, each told its id.
 
         Raises SplitflError after the enrollment deadline, saying how many are missing and who is present.
         """
@@ -67,21 +65,25 @@ class Enrollment:
         try:
             async with asyncio.timeout(deadline), self._changed:
                 await self._changed.wait_for(lambda: len(self._present) >= self._expected)
-                self._closed = True
+                roster = self._roster = self._assign()
         except TimeoutError:
             names = ", ".join(self.names) or "none"
             raise SplitflError(
                 f"{len(self._present)} of {self._expected} clients enrolled within {deadline:g} s (present: {names}); "
                 f"start the missing {self._expected - len(self._present)}, or lower the number of clients"
             ) from None
-        members = {}
+        for member in roster.members.values():
+            with suppress(SplitflError):  # one that is lost already may come back, as at any later time
+                await roster.welcome(member)
+        return roster
+
+    def _assign(self) -> Roster:
+        """Give ids in the natural order of names, so that who came first decides nothing."""
+        members = []
         for client, name in enumerate(self.names):
             hello, channel = self._present[name]
-            settings = json.dumps({"seed": self._blueprint.seed})
-            welcome = Welcome(session=secrets.token_hex(8), client=client, clients=self._expected, settings=settings)
-            await channel.tell(welcome)
-            members[client] = Member(client, name, hello.samples, channel)
-        return members
+            members.append(Member(client, name, hello.samples, channel, hello))
+        return Roster(secrets.token_hex(8), members)
 
     def _objection(self, hello: object) -> Refuse | None:
         if not isinstance(hello, Hello):
@@ -90,10 +92,8 @@ class Enrollment:
             return refusal
         if not re.fullmatch(r"[\w.-]{1,64}", hello.client):
             return Refuse("name", "a client's name has 1 to 64 letters, digits, dots, dashes or underscores")
-        if hello.client in self._present:
-            return Refuse("name", f"a client named {hello.client!r} is already enrolled: choose another --name")
-        if self._closed:
-            return Refuse("full", f"all {self._expected} clients are enrolled and training has begun")
+        if (refusal := self._taken(hello)) is not None:
+            return refusal
         if hello.samples < 1:
             return Refuse("samples", f"client {hello.client!r} has no training samples, expected 1 or more")
         ours = self._blueprint.fingerprints()
@@ -106,6 +106,23 @@ class Enrollment:
                 "use the same job file and model code on both",
             )
         return None
+
+    def _taken(self, hello: Hello) -> Refuse | None:
+        """Refuse a second client of a name, and a new one once training has begun; a client may come back."""
+        if self._roster is None:
+            held = self._present.get(hello.client)
+            before = None if held is None else (held[1], held[0])
+        else:
+            member = self._roster.find(hello.client)
+            if member is None:
+                return Refuse("full", f"all {self._expected} clients are enrolled and training has begun")
+            if member.samples != hello.samples:
+                what = f"{hello.samples} training samples, it enrolled with {member.samples}"
+                return Refuse("samples", f"client {hello.client!r} comes back with {what}")
+            before = (member.channel, member.hello)
+        if before is None or before[0].closed or before[1].instance == hello.instance:
+            return None
+        return Refuse(TAKEN, f"a client named {hello.client!r} is connected already: choose another --name")
 
 
 def _fingerprints(text: str) -> dict[str, str]:

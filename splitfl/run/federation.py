@@ -18,6 +18,7 @@ from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.checkpoint import prune, save
 from splitfl.run.record import Failure, RoundRecord, Span, spans
+from splitfl.run.roster import Roster
 from splitfl.run.summary import idle_shares, in_sequence, train_loss
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
@@ -74,13 +75,15 @@ class Options:
 class Federation:
     """Runs the rounds of a job with the members that enrolled."""
 
-    def __init__(self, blueprint: Blueprint, turns: Turns, actor: Actor, options: Options) -> None:
+    def __init__(self, blueprint: Blueprint, roster: Roster, actor: Actor, options: Options) -> None:
         self._blueprint = blueprint
-        self._turns = turns
+        self._roster = roster
+        self._turns = Turns(blueprint, actor, roster)
         self._actor = actor
         self._options = options
-        self._members = dict(turns.members)
-        self._topology = blueprint.topology(tuple(sorted(turns.members)))
+        self._names = roster.names
+        self._samples = {client: member.samples for client, member in roster.members.items()}
+        self._topology = blueprint.topology(tuple(sorted(roster.members)))
         self._trained = Trained({name: value.clone() for name, value in blueprint.model.state_dict().items()})
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
@@ -92,7 +95,7 @@ class Federation:
     async def run(self, rounds: int) -> Trained:
         """Train for `rounds` rounds. Raises SplitflError where a round cannot go on with anybody."""
         for number in range(1, rounds + 1):
-            if not self._turns.members:
+            if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
             self._outcomes, self._refused = [], []
             before = self._traffic()
@@ -119,7 +122,7 @@ class Federation:
 
     async def _round(self, number: int) -> None:
         if self._strategy is None:
-            for client in sorted(self._turns.members):
+            for client in sorted(self._roster.members):
                 replies = await self._train(number, [Assignment(client, self._averaged())])
                 if any(isinstance(reply, Update) for reply in replies):
                     self._take(handover(replies, self._averaged()))
@@ -131,7 +134,7 @@ class Federation:
         def train(assignments: Sequence[Assignment]) -> list[Reply]:
             return asyncio.run_coroutine_threadsafe(self._train(number, assignments), loop).result()
 
-        clients = {client: member.name for client, member in self._turns.members.items()}
+        clients = {client: member.name for client, member in self._roster.members.items()}
         outcome = await asyncio.to_thread(self._strategy.round, number, self._averaged(), train, clients)
         self._take(outcome)
 
@@ -141,10 +144,10 @@ class Federation:
         outcome = await self._turns.run(number, {job.client: whole | job.state for job in assignments})
         self._outcomes.append(outcome)
         replies: list[Reply] = [
-            Update(client, self._members[client].name, self._members[client].samples, state)
+            Update(client, self._names[client], self._samples[client], state)
             for client, state in sorted(outcome.states.items())
         ]
-        return replies + [Refusal(c, self._members[c].name, reason) for c, reason in sorted(outcome.failures.items())]
+        return replies + [Refusal(c, self._names[c], reason) for c, reason in sorted(outcome.failures.items())]
 
     def _averaged(self) -> Tensors:
         """The part of the global state that is averaged, or handed on."""
@@ -162,7 +165,7 @@ class Federation:
             self._trained.state[alias] = self._trained.state[name]
         for turn in self._outcomes:
             for client, front in turn.fronts.items():
-                self._trained.fronts[self._members[client].name] = front
+                self._trained.fronts[self._names[client]] = front
 
     async def _record(self, number: int, seconds: float, before: tuple[int, int]) -> RoundRecord:
         up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
@@ -181,7 +184,7 @@ class Federation:
             bytes_up=up,
             bytes_down=down,
             idle=idle,
-            participants=tuple(self._members[client].name for turn in self._outcomes for client in turn.reports),
+            participants=tuple(self._names[client] for turn in self._outcomes for client in turn.reports),
             failures=tuple(Failure(refusal.name, refusal.reason) for refusal in self._refused),
         )
 
@@ -194,7 +197,7 @@ class Federation:
         return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 
     def _traffic(self) -> tuple[int, int]:
-        channels = [member.channel for member in self._members.values()]
+        channels = self._roster.channels
         return sum(channel.received_bytes for channel in channels), sum(channel.sent_bytes for channel in channels)
 
     async def _save(self, number: int) -> None:

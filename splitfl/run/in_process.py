@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from torch.utils.data import Dataset
 
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.client import Client
+from splitfl.run.client import Client, Connect
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.failure import first
 from splitfl.run.federation import Options, Trained
 from splitfl.run.pool import Inline
 from splitfl.run.server import run_server
+from splitfl.transport.base import Channel
 from splitfl.transport.memory import memory_pair
 
 
@@ -22,6 +24,8 @@ async def run_in_process(
     blueprint: Blueprint, datasets: Mapping[str, Dataset[Any]], *, options: Options, rounds: int
 ) -> Trained:
     """Train `rounds` rounds with one client for each data set, by name. Same bits as over gRPC."""
+    # Nothing can be lost on the way from memory to memory, so nothing is kept to go back to.
+    blueprint = replace(blueprint, deadlines=replace(blueprint.deadlines, rejoin=0.0))
     pool = Inline()
     enrollment = Enrollment(blueprint, len(datasets))
     try:
@@ -29,7 +33,16 @@ async def run_in_process(
             for name, dataset in datasets.items():
                 theirs, ours = memory_pair(name, "server")
                 group.create_task(enrollment.admit(ours))
-                group.create_task(Client(blueprint, dataset, name=name, channel=theirs, pool=pool).run())
+                client = Client(blueprint, dataset, name=name, connect=_opened(theirs), pool=pool)
+                group.create_task(client.run())
             return await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
     except BaseExceptionGroup as errors:
-        raise first(errors) from None
+        error = first(errors)
+        raise error from error.__cause__
+
+
+def _opened(channel: Channel) -> Connect:
+    async def connect() -> Channel:
+        return channel
+
+    return connect

@@ -11,7 +11,6 @@ from splitfl.run.enrollment import Enrollment
 from splitfl.run.federation import Federation, Options, Trained
 from splitfl.run.metrics import Recorder
 from splitfl.run.pool import Pool
-from splitfl.run.turn import Turns
 from splitfl.transport.base import Channel
 from splitfl.transport.messages import Finish, Refuse
 
@@ -23,20 +22,19 @@ async def run_server(
 
     Raises SplitflError where clients are missing or none is left.
     """
-    members = await enrollment.members()
-    channels = {f"c{client}": member.channel for client, member in members.items()}
+    roster = await enrollment.roster()
+    channels = {f"c{client}": member.channel for client, member in roster.members.items()}
     actor = Actor("server", blueprint, pool=pool, recorder=Recorder(), channels=channels)
-    turns = Turns(blueprint, actor, members)
     last: Finish | Refuse = Refuse("ended", "the server stopped before training was complete")
     try:
-        trained = await Federation(blueprint, turns, actor, options).run(rounds)
+        trained = await Federation(blueprint, roster, actor, options).run(rounds)
         last = Finish(f"training is complete after {rounds} rounds")
         return trained
     except SplitflError as error:
         last = Refuse("ended", f"training ended: {error}")
         raise
     finally:
-        for member in turns.members.values():
+        for member in roster.members.values():
             await _part(member.channel, last)
 
 

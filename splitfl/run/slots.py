@@ -35,8 +35,8 @@ class Slots:
             raise SlotError(f"{value} is not here; present: {', '.join(map(str, self._values)) or 'nothing'}")
         return self._values[value]
 
-    def discard(self, client: int) -> None:
-        """Forget everything of `client`, whose work is abandoned."""
+    def discard(self, client: int | None) -> None:
+        """Forget everything of `client`, whose work is abandoned; None is what all clients share."""
         for value in [value for value in self._values if value.client == client]:
             del self._values[value]
 

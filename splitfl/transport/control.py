@@ -45,6 +45,10 @@ _LAYOUTS: Mapping[type, tuple[_Field, ...]] = {
         _Field(4, "samples", "uint64"),
         _Field(5, "software", "string"),
         _Field(6, "token", "string"),
+        _Field(7, "instance", "string"),
+        _Field(8, "session", "string"),
+        _Field(9, "turn", "uint32"),
+        _Field(10, "steps", "uint32"),
     ),
     Welcome: (
         _Field(1, "session", "string"),
@@ -59,6 +63,7 @@ _LAYOUTS: Mapping[type, tuple[_Field, ...]] = {
         _Field(4, "programs", "string", repeated=True),
         _Field(5, "closing", "string"),
         _Field(6, "plan", Step, repeated=True),
+        _Field(7, "first", "uint32"),
     ),
     Report: (
         _Field(1, "round", "uint32"),

@@ -53,6 +53,9 @@ class Hello:
     samples      its number of training samples
     software     its name and version, for messages
     token        a secret that the server may ask for
+    instance     names this process, so that its return is told from another client of the same name
+    session, turn, steps  where it was when it lost the connection: the session's id, the number of the last Begin, and
+                 the mini-batches of it that are complete; empty and zero at the first hello
     """
 
     protocol: int
@@ -61,6 +64,10 @@ class Hello:
     samples: int
     software: str
     token: str = ""
+    instance: str = ""
+    session: str = ""
+    turn: int = 0
+    steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,7 @@ class Begin:
     opening   program that runs before the first mini-batch, as schedule text; `closing` after the last
     programs  the distinct programs of the mini-batches
     plan      one entry per mini-batch, in order
+    first     the mini-batch to start with: 0, or where a turn goes on after a lost connection
     """
 
     round: int
@@ -92,6 +100,7 @@ class Begin:
     programs: tuple[str, ...]
     closing: str
     plan: tuple[Step, ...]
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ UINT32, UINT64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 DOUBLE = st.floats(allow_nan=False)
 
 CONTROL = st.one_of(
-    st.builds(Hello, UINT32, TEXT, TEXT, UINT64, TEXT, TEXT),
+    st.builds(Hello, UINT32, TEXT, TEXT, UINT64, TEXT, TEXT, TEXT, TEXT, UINT32, UINT32),
     st.builds(Welcome, TEXT, UINT32, UINT32, TEXT),
     st.builds(
         Begin,
@@ -44,6 +44,7 @@ CONTROL = st.one_of(
         programs=st.lists(TEXT, max_size=3).map(tuple),
         closing=TEXT,
         plan=st.lists(st.builds(Step, UINT32, UINT32), max_size=3).map(tuple),
+        first=UINT32,
     ),
     st.builds(
         Report,

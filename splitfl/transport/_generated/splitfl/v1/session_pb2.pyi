@@ -42,20 +42,28 @@ class Envelope(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "client", "fingerprint", "samples", "software", "token")
+    __slots__ = ("protocol", "client", "fingerprint", "samples", "software", "token", "instance", "session", "turn", "steps")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    TURN_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client: str
     fingerprint: str
     samples: int
     software: str
     token: str
-    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., fingerprint: _Optional[str] = ..., samples: _Optional[int] = ..., software: _Optional[str] = ..., token: _Optional[str] = ...) -> None: ...
+    instance: str
+    session: str
+    turn: int
+    steps: int
+    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., fingerprint: _Optional[str] = ..., samples: _Optional[int] = ..., software: _Optional[str] = ..., token: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., turn: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("session", "client", "clients", "settings")
@@ -70,20 +78,22 @@ class Welcome(_message.Message):
     def __init__(self, session: _Optional[str] = ..., client: _Optional[int] = ..., clients: _Optional[int] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("round", "seed", "opening", "programs", "closing", "plan")
+    __slots__ = ("round", "seed", "opening", "programs", "closing", "plan", "first")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     OPENING_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
     round: int
     seed: int
     opening: str
     programs: _containers.RepeatedScalarFieldContainer[str]
     closing: str
     plan: _containers.RepeatedCompositeFieldContainer[Step]
-    def __init__(self, round: _Optional[int] = ..., seed: _Optional[int] = ..., opening: _Optional[str] = ..., programs: _Optional[_Iterable[str]] = ..., closing: _Optional[str] = ..., plan: _Optional[_Iterable[_Union[Step, _Mapping]]] = ...) -> None: ...
+    first: int
+    def __init__(self, round: _Optional[int] = ..., seed: _Optional[int] = ..., opening: _Optional[str] = ..., programs: _Optional[_Iterable[str]] = ..., closing: _Optional[str] = ..., plan: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., first: _Optional[int] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("program", "samples")

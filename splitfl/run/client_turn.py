@@ -1,0 +1,130 @@
+"""A client's part of a turn: its actor, its mini-batches, and where it can go back to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from torch.utils.data import Dataset
+
+from splitfl.codecs import frame
+from splitfl.data.batches import Batches
+from splitfl.errors import SplitflError
+from splitfl.model.micro_batches import sizes, split
+from splitfl.run.actor import Actor, Feed, Work
+from splitfl.run.blueprint import Blueprint
+from splitfl.run.metrics import Recorder, traced_step
+from splitfl.run.pool import Pool
+from splitfl.run.seeds import derive
+from splitfl.run.snapshots import Snapshots
+from splitfl.run.turn_plan import personal_stages, step_topology
+from splitfl.schedule.instruction import Kind, Program, Value
+from splitfl.schedule.text import parse_program
+from splitfl.schedule.topology import Topology
+from splitfl.transport.base import Channel
+from splitfl.transport.messages import Address, Begin, Report, Traced
+
+
+class ClientTurn:
+    """Carries out one Begin after the other with the same replicas; `number` and `steps` say how far it is."""
+
+    def __init__(self, blueprint: Blueprint, dataset: Dataset[Any], *, client: int, pool: Pool) -> None:
+        self.client = client
+        self.number = 0
+        self.steps = 0
+        self._blueprint = blueprint
+        self._dataset = dataset
+        self._recorder = Recorder()
+        self._actor = Actor(f"c{client}", blueprint, pool=pool, recorder=self._recorder, channels={})
+        self._whole = blueprint.topology((client,))
+        self._snapshots = Snapshots()
+        self._seed: int | None = None
+
+    async def run(self, begin: Begin, channel: Channel) -> None:
+        """Load, train the planned mini-batches from `begin.first` on, hand the weights back, and report."""
+        start = time.monotonic()
+        actor, whole = self._actor, self._work(begin, self._whole)
+        actor.channels["server"] = channel
+        programs = [self._program(text) for text in begin.programs]
+        opening, closing = self._program(begin.opening), self._program(begin.closing)
+        self._prepare(begin)
+        if begin.first == 0:
+            await actor.run(opening, whole)
+        batches = self._batches(begin)
+        for index, step in enumerate(begin.plan[begin.first :], begin.first):
+            topology = step_topology(self._blueprint, {self.client: step.samples})
+            feed = self._feed(batches[index], sizes(step.samples, len(topology.micro(self.client))))
+            work = self._work(begin, topology, step=index, samples={self.client: step.samples}, feed=feed)
+            await actor.run(programs[step.program], work)
+            self._complete(index + 1)
+        await actor.run(closing, whole)
+        await self._send_front(begin, channel)
+        await channel.tell(self._report(begin, start))
+
+    def _prepare(self, begin: Begin) -> None:
+        """Put the actor where mini-batch `begin.first` begins.
+
+        A Begin with the seed of the turn before is that turn again, so whatever of it was done is undone.
+        """
+        actor, again = self._actor, begin.seed == self._seed
+        self._seed, self.number, self.steps = begin.seed, begin.round, begin.first
+        actor.clear()
+        if not again:
+            self._snapshots = Snapshots()
+        if begin.first or begin.first in self._snapshots:
+            self._snapshots.restore(begin.first, actor.replicas, actor.tally)
+        if begin.first:
+            actor.hold(self._whole.without_aggregation(), {}, fresh=False)
+        else:
+            self._keep(0)
+            actor.hold(self._whole, {})
+
+    def _complete(self, steps: int) -> None:
+        self._keep(steps)
+        self.steps = steps
+
+    def _keep(self, step: int) -> None:
+        if self._blueprint.deadlines.rejoin:
+            self._snapshots.take(step, self._actor.replicas, self._actor.tally)
+
+    def _program(self, text: str) -> Program:
+        program = parse_program(text)
+        for instruction in program:
+            if instruction.client != self.client or instruction.stage >= self._blueprint.stages:
+                raise SplitflError(f"the server sent {instruction}, which is not for c{self.client} of this job")
+        return program
+
+    def _work(self, begin: Begin, topology: Topology, **options: Any) -> Work:
+        return Work(topology=topology, turn=begin.round, seed=begin.seed, **{"step": 0, **options})
+
+    def _batches(self, begin: Begin) -> Batches:
+        return Batches(
+            self._dataset,
+            sizes=tuple(step.samples for step in begin.plan),
+            seed=derive(begin.seed, "data", self.client),
+            shuffle=self._blueprint.training.shuffle,
+        )
+
+    def _feed(self, batch: tuple[Any, Any], parts: Sequence[int]) -> Feed:
+        inputs, target = batch
+        named = split(self._blueprint.partition.bind(inputs), parts)
+        labels = split(target, parts)
+        return lambda micro: (named[micro], labels[micro])
+
+    async def _send_front(self, begin: Begin, channel: Channel) -> None:
+        """A front that is nobody else's goes to the server to be evaluated with the tail; it is never averaged."""
+        for stage in personal_stages(self._whole, self.client):
+            value = Value(Kind.PARAMS, stage, self.client)
+            payload = frame.encode(self._actor.replica(value, self._whole).state())
+            await channel.send(Address(begin.round, 0, value), payload)
+
+    def _report(self, begin: Begin, start: float) -> Report:
+        events = self._recorder.step(traced_step(len(begin.plan)), since=start)
+        tally = self._actor.tally.get(self.client)
+        return Report(
+            begin.round,
+            len(self._dataset),  # type: ignore[arg-type]
+            {"busy": self._recorder.busy, "seconds": time.monotonic() - start, **(tally.metrics() if tally else {})},
+            tuple(Traced(str(event.instruction), event.start, event.end, event.nbytes) for event in events),
+        )

@@ -1,0 +1,87 @@
+"""The members of a session: who is there, over which channel, and who comes back after a lost connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+from splitfl.errors import SplitflError
+from splitfl.transport.base import Channel
+from splitfl.transport.messages import Hello, Refuse, Welcome
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """An enrolled client: its id in schedules, its name, its number of training samples, its channel and last hello."""
+
+    client: int
+    name: str
+    samples: int
+    channel: Channel
+    hello: Hello
+
+
+class Roster:
+    """The members by id. A member that was dropped may come back, and takes part again from the next turn on."""
+
+    def __init__(self, session: str, members: Iterable[Member]) -> None:
+        self.session = session
+        self.members = {member.client: member for member in members}
+        self._known = dict(self.members)
+        self._returned = asyncio.Condition()
+        self._left: list[Channel] = []
+
+    @property
+    def names(self) -> dict[int, str]:
+        """Names of all who ever enrolled, by id."""
+        return {client: member.name for client, member in self._known.items()}
+
+    @property
+    def channels(self) -> list[Channel]:
+        """Every channel that there ever was, for counting bytes."""
+        return [*self._left, *(member.channel for member in self._known.values())]
+
+    def find(self, name: str) -> Member | None:
+        """The member called `name`, dropped ones included."""
+        return next((member for member in self._known.values() if member.name == name), None)
+
+    async def welcome(self, member: Member) -> None:
+        """Tell a member its id."""
+        await member.channel.tell(Welcome(self.session, member.client, len(self._known)))
+
+    async def take_back(self, hello: Hello, channel: Channel) -> None:
+        """Give the member that says `hello` its new channel, and wake whoever waits for it."""
+        known = self.find(hello.client)
+        if known is None:
+            raise SplitflError(f"client {hello.client!r} is no member of this session")
+        member = replace(known, channel=channel, hello=hello)
+        await self.welcome(member)
+        async with self._returned:
+            self._left.append(known.channel)
+            self._known[known.client] = self.members[known.client] = member
+            self._returned.notify_all()
+        await known.channel.close("the client has come back over a new connection")
+
+    async def returned(self, client: int, *, instead_of: Channel, within: float) -> Member | None:
+        """The member `client` once it has another channel than the lost one; None after `within` seconds."""
+
+        def is_back() -> bool:
+            member = self.members.get(client)
+            return member is not None and member.channel is not instead_of and not member.channel.closed
+
+        try:
+            async with asyncio.timeout(within), self._returned:
+                await self._returned.wait_for(is_back)
+        except TimeoutError:
+            return None
+        return self.members.get(client)
+
+    async def drop(self, client: int, reason: str) -> None:
+        """Go on without a member, and tell it why if it can hear."""
+        channel = self.members.pop(client).channel
+        with suppress(SplitflError):
+            if not channel.closed:
+                await channel.tell(Refuse("dropped", reason))
+            await channel.close(reason)
