@@ -39,12 +39,16 @@ def serve(
     on_listen: Callable[[str], None] = lambda _: None,
     on_round: Callable[[RoundRecord], None] = lambda _: None,
     checkpoint: Path | None = None,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Result:
     """Listen on `address`, wait for `clients` clients, and train `job` with them for `rounds` rounds.
 
     tls        certificate and key; without them the text is plain, which is allowed on loopback or with `insecure`
     slots      instructions computed at the same time, each on one thread; all cores unless given
     fleet      devices and links, for "auto" settings and for the prediction beside the measurement
+    checkpoint, resume  folder for the state after every round; whether to go on from the newest one in it
+    stop       asked after every round: whether to end here, to be resumed later
     on_listen  called with the address that clients can connect to
 
     Raises SplitflError where the address cannot be used, clients are missing, or a round cannot go on.
@@ -59,6 +63,8 @@ def serve(
         predict=predictor(blueprint, fleet, slots=pool.slots) if fleet is not None else None,
         on_round=on_round,
         checkpoint=checkpoint,
+        resume=resume,
+        stop=stop,
     )
 
     async def run() -> Result:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +17,7 @@ from splitfl.cli.options import Certificate, Clients, Insecure, JobFile, Json, K
 from splitfl.cli.training import conclude, show_round
 from splitfl.config import JobSettings, load_job
 from splitfl.errors import SplitflError
+from splitfl.run.federation import StoppedError
 from splitfl.run.virtual import emulated
 from splitfl.transport import ClientTLS, ServerTLS, make_certificates, make_client_certificate
 
@@ -43,13 +46,18 @@ def server(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="Folder for the weights after each round.")
     ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in the folder.")] = False,
     report: Report = None,
     save: Save = None,
     as_json: Json = False,
 ) -> None:
     """Wait for the job's clients and train with them."""
+    if resume and checkpoint is None:
+        raise SplitflError("--resume needs --checkpoint FOLDER: where the checkpoints are")
     settings = override(load_job(job), method=method, rounds=rounds, clients=clients)
     data = data_from(settings)
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
     def listening(where: str) -> None:
         if as_json:
@@ -57,20 +65,26 @@ def server(
         else:
             console.say(f"listening on {where}, waiting for {settings.data.clients} clients")
 
-    result = serve(
-        job_from(settings, example_input=data.example_input),
-        clients=settings.data.clients,
-        rounds=settings.training.rounds,
-        address=address or settings.server.address,
-        tls=server_tls(settings, certificate, key, client_ca),
-        insecure=insecure or settings.server.insecure,
-        test=data.test,
-        slots=settings.server.slots,
-        fleet=fleet_from(settings),
-        on_listen=listening,
-        on_round=show_round(as_json),
-        checkpoint=checkpoint,
-    )
+    try:
+        result = serve(
+            job_from(settings, example_input=data.example_input),
+            clients=settings.data.clients,
+            rounds=settings.training.rounds,
+            address=address or settings.server.address,
+            tls=server_tls(settings, certificate, key, client_ca),
+            insecure=insecure or settings.server.insecure,
+            test=data.test,
+            slots=settings.server.slots,
+            fleet=fleet_from(settings),
+            on_listen=listening,
+            on_round=show_round(as_json),
+            checkpoint=checkpoint,
+            resume=resume,
+            stop=stop.is_set,
+        )
+    except StoppedError as stopped:
+        console.emit("stopped", message=str(stopped)) if as_json else console.say(str(stopped))
+        return
     if save is not None:
         result.save(save)
     conclude([result.history], report=report, as_json=as_json)

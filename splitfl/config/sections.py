@@ -232,11 +232,18 @@ class ServerTls(Section):
 
 
 class DeadlineSettings(Section):
-    """[server] deadlines, in seconds: all clients to enroll, one message of a mini-batch, a whole round."""
+    """[server] deadlines, in seconds.
+
+    enrollment  for all clients to enroll
+    step        for one message of a mini-batch
+    round       for a whole round
+    rejoin      for a client that lost its connection to come back; 0 goes on without it at once
+    """
 
     enrollment: Seconds = 300.0
     step: Seconds = 120.0
     round: Seconds = 3600.0
+    rejoin: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
 
 
 class ServerSettings(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping
@@ -25,7 +26,7 @@ def save(path: Path, state: Mapping[str, torch.Tensor], record: Mapping[str, Any
     """Write `state` and the JSON-able `record` to `path` at once. CheckpointError where the disk refuses."""
     # Tied parameters share memory, which the format does not allow: each name gets its own copy.
     tensors = {name: value.detach().cpu().contiguous().clone() for name, value in state.items()}
-    content = to_bytes(tensors, metadata={"splitfl": json.dumps(dict(record))})
+    content = to_bytes(tensors, metadata={"splitfl": json.dumps(dict(record)), "digest": digest(tensors)})
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,10 +46,23 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
     try:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            record = json.loads((file.metadata() or {})["splitfl"])
+            metadata = file.metadata() or {}
+            record = json.loads(metadata["splitfl"])
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read ({error}): expected one that splitfl wrote") from error
+    if metadata.get("digest") != digest(tensors):
+        raise CheckpointError(f"checkpoint {path} is damaged: its contents do not match their digest")
     return tensors, record
+
+
+def digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over names, dtypes, shapes and contents: the format itself does not notice a flipped bit."""
+    found = hashlib.sha256()
+    for name in sorted(tensors):
+        value = tensors[name]
+        found.update(f"{name}:{value.dtype}:{tuple(value.shape)}:".encode())
+        found.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def prune(directory: Path, *, keep: int) -> None:

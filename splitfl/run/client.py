@@ -1,4 +1,4 @@
-"""A client's end of a session: enroll, carry out the turns that the server asks for, come back when the line was lost."""
+"""A client's end of a session: enroll, carry out the turns that the server asks for, come back when it was lost."""
 
 from __future__ import annotations
 

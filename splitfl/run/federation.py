@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from splitfl.aggregation.values import Reply
 from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.checkpoint import prune, save
-from splitfl.run.record import Failure, RoundRecord, Span, spans
+from splitfl.run.checkpoint import load, prune, save
+from splitfl.run.record import Failure, RoundRecord, spans
+from splitfl.run.resume import newest, pack, require_same, unpack
 from splitfl.run.roster import Roster
 from splitfl.run.summary import idle_shares, in_sequence, train_loss
+from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
 from splitfl.run.virtual import Predict
@@ -32,24 +34,8 @@ KEEP = 3
 """Round checkpoints that stay on disk."""
 
 
-@dataclass(slots=True)
-class Trained:
-    """What training leaves.
-
-    state   the whole model's weights (with personal fronts: the averaged tail beside the initial front)
-    fronts  each client's own client-side partition, by name, where fronts are personal; else empty
-    measured, predicted  one mini-batch of the last round on every actor, as it ran and from the simulator
-    """
-
-    state: Tensors
-    fronts: dict[str, Tensors] = field(default_factory=dict)
-    rounds: list[RoundRecord] = field(default_factory=list)
-    measured: tuple[Span, ...] = ()
-    predicted: tuple[Span, ...] = ()
-
-    def models(self) -> dict[str, Tensors]:
-        """The whole model of every client that has a front of its own, by name."""
-        return {name: self.state | front for name, front in self.fronts.items()}
+class StoppedError(SplitflError):
+    """The run ended before its last round because it was asked to; a checkpoint of it can be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +48,8 @@ class Options:
     virtual     the record takes its seconds and idle shares from `predict`
     on_round    called with every record
     checkpoint  folder for one file per round
+    resume      go on from the newest checkpoint in that folder, if there is one
+    stop        asked after every round: whether to end here, to be resumed later
     """
 
     strategy: Any = None
@@ -70,6 +58,8 @@ class Options:
     virtual: bool = False
     on_round: Callable[[RoundRecord], None] = lambda _: None
     checkpoint: Path | None = None
+    resume: bool = False
+    stop: Callable[[], bool] = lambda: False
 
 
 class Federation:
@@ -93,8 +83,10 @@ class Federation:
             self._strategy = StrategyRounds(options.strategy, self._averaged(), seed=blueprint.seed, buffers=buffers)
 
     async def run(self, rounds: int) -> Trained:
-        """Train for `rounds` rounds. Raises SplitflError where a round cannot go on with anybody."""
-        for number in range(1, rounds + 1):
+        """Train up to round `rounds`. Raises SplitflError where a round cannot go on with anybody."""
+        if self._options.resume and self._options.checkpoint is not None:
+            await asyncio.to_thread(self._resume, self._options.checkpoint)
+        for number in range(len(self._trained.rounds) + 1, rounds + 1):
             if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
             self._outcomes, self._refused = [], []
@@ -106,11 +98,15 @@ class Federation:
             self._trained.rounds.append(record)
             await self._save(number)
             self._options.on_round(record)
+            if number < rounds and self._options.stop():
+                raise StoppedError(f"stopped after round {number} of {rounds}, as asked")
         self._trace()
         return self._trained
 
     def _trace(self) -> None:
         """Keep one mini-batch of the last turn, measured and predicted."""
+        if not self._outcomes:
+            return
         last = self._outcomes[-1]
         self._trained.measured = () if self._options.virtual else tuple(last.timeline)
         if self._options.predict is not None:
@@ -159,7 +155,7 @@ class Federation:
         self._trained.state.update(outcome.state)
         self._refused.extend(outcome.refused)
         for stage in self._topology.shared:
-            replica = self._actor.replicas[weights(self._topology, stage, None)]
+            replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
             self._trained.state.update(replica.state())
         for alias, name in self._blueprint.partition.aliases.items():
             self._trained.state[alias] = self._trained.state[name]
@@ -200,11 +196,29 @@ class Federation:
         channels = self._roster.channels
         return sum(channel.received_bytes for channel in channels), sum(channel.sent_bytes for channel in channels)
 
+    def _facts(self) -> dict[str, Any]:
+        """What a checkpoint and the job that resumes it must have in common."""
+        job = self._blueprint.fingerprints()
+        return {"job": job, "clients": list(self._names.values()), "strategy": type(self._options.strategy).__name__}
+
     async def _save(self, number: int) -> None:
         folder = self._options.checkpoint
         if folder is None:
             return
-        record = {"round": number, "seed": self._blueprint.seed, "method": self._blueprint.method.name}
         path = folder / f"round-{number:06d}.safetensors"
-        await asyncio.to_thread(save, path, self._trained.state, record)
+        tensors, record = pack(self._trained, self._strategy, self._actor.replicas, self._facts())
+        await asyncio.to_thread(save, path, tensors, record)
         prune(folder, keep=KEEP)
+
+    def _resume(self, folder: Path) -> None:
+        path = newest(folder)
+        if path is None:
+            return
+        tensors, record = load(path)
+        require_same(self._facts(), record, path)
+        for key, moments in unpack(tensors, record, self._trained, self._strategy, path).items():
+            replica = self._actor.replica(key, self._topology)
+            replica.load_optimizer_state({**replica.optimizer_state(), "state": moments})
+        for stage in self._topology.shared:
+            replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
+            replica.load(self._blueprint.stage_state(self._trained.state, stage), reset_optimizer=False)

@@ -13,9 +13,10 @@ from splitfl.run.blueprint import Blueprint
 from splitfl.run.client import Client, Connect
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.failure import first
-from splitfl.run.federation import Options, Trained
+from splitfl.run.federation import Options
 from splitfl.run.pool import Inline
 from splitfl.run.server import run_server
+from splitfl.run.trained import Trained
 from splitfl.transport.base import Channel
 from splitfl.transport.memory import memory_pair
 

@@ -8,9 +8,10 @@ from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.enrollment import Enrollment
-from splitfl.run.federation import Federation, Options, Trained
+from splitfl.run.federation import Federation, Options, StoppedError
 from splitfl.run.metrics import Recorder
 from splitfl.run.pool import Pool
+from splitfl.run.trained import Trained
 from splitfl.transport.base import Channel
 from splitfl.transport.messages import Finish, Refuse
 
@@ -25,11 +26,14 @@ async def run_server(
     roster = await enrollment.roster()
     channels = {f"c{client}": member.channel for client, member in roster.members.items()}
     actor = Actor("server", blueprint, pool=pool, recorder=Recorder(), channels=channels)
-    last: Finish | Refuse = Refuse("ended", "the server stopped before training was complete")
+    last: Finish | Refuse | None = Refuse("ended", "the server stopped before training was complete")
     try:
         trained = await Federation(blueprint, roster, actor, options).run(rounds)
         last = Finish(f"training is complete after {rounds} rounds")
         return trained
+    except StoppedError:
+        last = None  # no last word: clients try to come back for as long as their patience lasts
+        raise
     except SplitflError as error:
         last = Refuse("ended", f"training ended: {error}")
         raise
@@ -38,7 +42,8 @@ async def run_server(
             await _part(member.channel, last)
 
 
-async def _part(channel: Channel, word: Finish | Refuse) -> None:
+async def _part(channel: Channel, word: Finish | Refuse | None) -> None:
     with suppress(SplitflError):  # it may be gone already, and that is all right now
-        await channel.tell(word)
+        if word is not None:
+            await channel.tell(word)
         await channel.close("the session is over")

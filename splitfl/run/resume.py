@@ -1,0 +1,105 @@
+"""What a server writes down after every round, and how it goes on from there after it was stopped or killed.
+
+A checkpoint holds everything that the next round depends on: the model with a shared tail, what the strategy
+remembers, the optimizers of the server's replicas, the clients' own fronts, and the rounds so far. The random draws of
+a round are derived from the job's seed and the round's number, so there is no generator to save. Names of the tensors:
+
+    model/NAME   strategy/NAME   front/CLIENT/NAME   optimizer/STAGE/CLIENT/INDEX/NAME (CLIENT "shared" for all)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from splitfl.aggregation import StrategyRounds
+from splitfl.model import Replica
+from splitfl.run.checkpoint import CheckpointError, load
+from splitfl.run.record import RoundRecord
+from splitfl.run.trained import Trained
+from splitfl.schedule.instruction import Kind, Value
+
+Tensors = dict[str, torch.Tensor]
+SHARED = "shared"
+
+
+def pack(
+    trained: Trained, strategy: StrategyRounds | None, replicas: Mapping[Value, Replica], facts: Mapping[str, Any]
+) -> tuple[Tensors, dict[str, Any]]:
+    """Tensors and record of a checkpoint after the last round of `trained`; `facts` must agree when it is resumed."""
+    tensors = {f"model/{name}": value for name, value in trained.state.items()}
+    for client, front in trained.fronts.items():
+        tensors |= {f"front/{client}/{name}": value for name, value in front.items()}
+    memory: dict[str, Any] = {}
+    if strategy is not None:
+        found, memory = strategy.checkpoint()
+        tensors |= {f"strategy/{name}": value for name, value in found.items()}
+    for key, replica in replicas.items():
+        owner = SHARED if key.client is None else str(key.client)
+        for index, moments in replica.optimizer_state().get("state", {}).items():
+            for name, value in moments.items():
+                tensors[f"optimizer/{key.stage}/{owner}/{index}/{name}"] = torch.as_tensor(value)
+    rounds = [json.loads(record.to_json()) for record in trained.rounds]
+    return tensors, {"round": len(trained.rounds), "rounds": rounds, "strategy": memory, "facts": dict(facts)}
+
+
+def unpack(
+    tensors: Tensors, record: Mapping[str, Any], trained: Trained, strategy: StrategyRounds | None, path: Path
+) -> dict[Value, dict[int, dict[str, torch.Tensor]]]:
+    """Put a checkpoint's contents into `trained` and `strategy`; returns the optimizers' moments by replica."""
+    model = _below("model/", tensors)
+    if model.keys() != trained.state.keys():
+        raise CheckpointError(f"checkpoint {path} holds another model than the job's")
+    trained.state.update(model)
+    for name, value in _below("front/", tensors).items():
+        client, _, tensor = name.partition("/")
+        trained.fronts.setdefault(client, {})[tensor] = value
+    trained.rounds.extend(RoundRecord.from_json(json.dumps(each)) for each in record["rounds"])
+    if strategy is not None:
+        strategy.resume(_below("strategy/", tensors), record["strategy"])
+    moments: dict[Value, dict[int, dict[str, torch.Tensor]]] = {}
+    for name, value in _below("optimizer/", tensors).items():
+        stage, owner, index, moment = name.split("/")
+        key = Value(Kind.PARAMS, int(stage), None if owner == SHARED else int(owner))
+        moments.setdefault(key, {}).setdefault(int(index), {})[moment] = value
+    return moments
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest round's checkpoint in `folder`, None where there is none.
+
+    Raises CheckpointError for one that is damaged, naming the newest one that is not.
+    """
+    paths = sorted(folder.glob("round-*.safetensors"), reverse=True)
+    for index, path in enumerate(paths):
+        try:
+            load(path)
+        except CheckpointError as error:
+            if index == len(paths) - 1:
+                raise
+            damaged = error
+            continue
+        if index:
+            raise CheckpointError(
+                f"{damaged}; the newest whole one is {path}: delete the damaged, and resume again"
+            ) from damaged
+        return path
+    return None
+
+
+def require_same(facts: Mapping[str, Any], record: Mapping[str, Any], path: Path) -> None:
+    """Raise CheckpointError, naming what differs, unless the checkpoint was made by this job with these clients."""
+    held = record.get("facts", {})
+    for name, value in facts.items():
+        if held.get(name) != value:
+            raise CheckpointError(
+                f"checkpoint {path} was made with {name} = {held.get(name)!r}, this job has {value!r}"
+            )
+
+
+def _below(prefix: str, tensors: Tensors) -> Tensors:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

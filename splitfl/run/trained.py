@@ -1,0 +1,31 @@
+"""What training leaves behind, and grows from round to round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from splitfl.run.record import RoundRecord, Span
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(slots=True)
+class Trained:
+    """The model and the rounds so far.
+
+    state   the whole model's weights (with personal fronts: the averaged tail beside the initial front)
+    fronts  each client's own client-side partition, by name, where fronts are personal; else empty
+    measured, predicted  one mini-batch of the last round on every actor, as it ran and from the simulator
+    """
+
+    state: Tensors
+    fronts: dict[str, Tensors] = field(default_factory=dict)
+    rounds: list[RoundRecord] = field(default_factory=list)
+    measured: tuple[Span, ...] = ()
+    predicted: tuple[Span, ...] = ()
+
+    def models(self) -> dict[str, Tensors]:
+        """The whole model of every client that has a front of its own, by name."""
+        return {name: self.state | front for name, front in self.fronts.items()}
