@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -11,9 +13,17 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import splitfl
+from splitfl.aggregation import strategy_from
+from splitfl.api.loop import run_blocking
 from splitfl.data.batches import Batches, plan
 from splitfl.model.micro_batches import sizes, split
+from splitfl.run.client import Client
+from splitfl.run.enrollment import Enrollment
+from splitfl.run.federation import Options
+from splitfl.run.pool import Threads
 from splitfl.run.seeds import derive
+from splitfl.run.server import run_server
+from splitfl.transport import connect, serve
 
 CLASSES = 3
 
@@ -136,14 +146,49 @@ def train_unsplit(made: splitfl.Job, data: TensorDataset, *, micro_batches: int 
 def difference(one, other) -> float:
     """The largest difference of any weight, relative to the largest weight of its tensor."""
     assert one.keys() == other.keys()
-    return max(
-        float((one[name] - other[name]).abs().max() / one[name].abs().max().clamp(min=1e-3)) for name in one
-    )
+    return max(float((one[name] - other[name]).abs().max() / one[name].abs().max().clamp(min=1e-3)) for name in one)
+
+
+async def over_grpc(blueprint, clients, *, rounds, slots=2, tls=None, ends=None, **options):
+    """A run over real gRPC in this process; `ends` replaces the coroutine of a client by name."""
+    enrollment = Enrollment(blueprint, len(clients))
+    server = await serve("127.0.0.1:0", enrollment.admit, tls=tls[0] if tls else None)
+    pool = Threads(slots)
+    strategy = None if blueprint.method.in_turn else strategy_from("FedAvg", clients=len(clients))
+
+    async def open_channel():
+        return await connect(server.address, tls=tls[1] if tls else None, timeout=10)
+
+    async def plain(name, data, connecting=open_channel, patience=0.0):
+        own = Threads(1)
+        try:
+            return await Client(blueprint, data, name=name, connect=connecting, pool=own, patience=patience).run()
+        finally:
+            await asyncio.to_thread(own.close)
+
+    def end(name, data):
+        return ends[name](name, data, plain, open_channel) if name in (ends or {}) else plain(name, data)
+
+    tasks = [asyncio.create_task(end(name, data)) for name, data in clients.items()]
+    try:
+        chosen = Options(strategy=strategy, **options)
+        trained = await run_server(blueprint, enrollment, pool=pool, options=chosen, rounds=rounds)
+        words = await asyncio.gather(*tasks, return_exceptions=True)
+        return trained, dict(zip(clients, words, strict=True))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await server.stop(1.0)
+        await asyncio.to_thread(pool.close)
+
+
+def run(work, *, within: float = 60.0):
+    """Run a coroutine on the library's own loop, in bounded time."""
+    return run_blocking(asyncio.wait_for(work, within))
 
 
 @pytest.fixture
 def bench():
     """The tools of this file, for tests."""
-    import sys
-
     return sys.modules[__name__]

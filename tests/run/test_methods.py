@@ -136,18 +136,18 @@ def test_a_schedule_of_the_users_own_and_one_from_a_file_run_like_built_in_ones(
                 programs[topology.actor(stage, client)].append(Instruction(Op.STEP, stage, client))
         return programs
 
-    reference = splitfl.simulate(
-        made_for(bench, splitfl.methods.pipar(micro_batches=3)), clients=clients, rounds=1
-    )
+    reference = splitfl.simulate(made_for(bench, splitfl.methods.pipar(micro_batches=3)), clients=clients, rounds=1)
     own = splitfl.methods.pipar(micro_batches=3, schedule=backwards_last)
-    assert bench.difference(
-        splitfl.simulate(made_for(bench, own), clients=clients, rounds=1).state, reference.state
-    ) < 1e-12
+    assert (
+        bench.difference(splitfl.simulate(made_for(bench, own), clients=clients, rounds=1).state, reference.state)
+        < 1e-12
+    )
     path = tmp_path / "mine.sched"
     # A file for three clients: mini-batches without one of them, or with fewer micro-batches, leave its part out.
     topology = own.topology((0, 1, 2), stages=2, micro_batches=3)
     path.write_text(text(build(backwards_last, topology)))
     filed = splitfl.methods.pipar(micro_batches=3, schedule=path)
-    assert bench.difference(
-        splitfl.simulate(made_for(bench, filed), clients=clients, rounds=1).state, reference.state
-    ) < 1e-12
+    assert (
+        bench.difference(splitfl.simulate(made_for(bench, filed), clients=clients, rounds=1).state, reference.state)
+        < 1e-12
+    )
