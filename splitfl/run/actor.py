@@ -100,6 +100,11 @@ class Actor:
             if client is not None:
                 self.tally.pop(client, None)
 
+    def discard(self, replicas: Iterable[Value]) -> None:
+        """Forget replicas; one that is needed again is made with the initial weights."""
+        for key in replicas:
+            del self.replicas[key]
+
     def hold(self, topology: Topology, averages: Mapping[int, Tensors], *, fresh: bool = True) -> None:
         """Put what is alive on this actor before a turn: the average for each client, or weights that stay here.
 

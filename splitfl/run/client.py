@@ -74,6 +74,8 @@ class Client:
     async def _session(self, channel: Channel) -> str:
         """Enroll over `channel` and do what the server asks for until it finishes."""
         work = await self._enroll(channel)
+        if isinstance(work, Finish):
+            return work.reason
         turn: asyncio.Task[None] | None = None
         deadline = self._blueprint.deadlines.round
         while True:
@@ -92,7 +94,7 @@ class Client:
                 await _end(turn)
                 raise
 
-    async def _enroll(self, channel: Channel) -> ClientTurn:
+    async def _enroll(self, channel: Channel) -> ClientTurn | Finish:
         await channel.tell(self._hello())
         deadline = self._blueprint.deadlines.enrollment
         reply = await channel.hear(timeout=deadline, what="the server's welcome, once all clients are enrolled")
@@ -100,6 +102,8 @@ class Client:
             if reply.code == TAKEN:
                 raise _NotNowError(reply.message)
             raise SplitflError(f"the server refused {self.name}: {reply.message}")
+        if isinstance(reply, Finish):
+            return reply
         if not isinstance(reply, Welcome):
             raise SplitflError(f"the server answered the hello with {type(reply).__name__}, expected Welcome")
         if self._turn is None or self._turn.client != reply.client:

@@ -19,7 +19,7 @@ from splitfl.run.pool import Pool
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.turn_plan import personal_stages, step_topology
-from splitfl.schedule.instruction import Kind, Program, Value
+from splitfl.schedule.instruction import Kind, Op, Program, Value
 from splitfl.schedule.text import parse_program
 from splitfl.schedule.topology import Topology
 from splitfl.transport.base import Channel
@@ -54,7 +54,8 @@ class ClientTurn:
         batches = self._batches(begin)
         for index, step in enumerate(begin.plan[begin.first :], begin.first):
             topology = step_topology(self._blueprint, {self.client: step.samples})
-            feed = self._feed(batches[index], sizes(step.samples, len(topology.micro(self.client))))
+            batch = await actor.pool.run(Op.FORWARD, batches.__getitem__, index)
+            feed = self._feed(batch, sizes(step.samples, len(topology.micro(self.client))))
             work = self._work(begin, topology, step=index, samples={self.client: step.samples}, feed=feed)
             await actor.run(programs[step.program], work)
             self._complete(index + 1)
@@ -73,7 +74,7 @@ class ClientTurn:
         if not again:
             self._snapshots = Snapshots()
         if begin.first or begin.first in self._snapshots:
-            self._snapshots.restore(begin.first, actor.replicas, actor.tally)
+            actor.discard(self._snapshots.restore(begin.first, actor.replicas, actor.tally))
         if begin.first:
             actor.hold(self._whole.without_aggregation(), {}, fresh=False)
         else:

@@ -12,7 +12,7 @@ from splitfl.errors import SplitflError
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.roster import Member, Roster
 from splitfl.transport.base import Channel
-from splitfl.transport.messages import Hello, Refuse, version_refusal
+from splitfl.transport.messages import Finish, Hello, Refuse, version_refusal
 
 TAKEN = "taken"
 """Code of the refusal that may pass: the earlier connection of a killed client can outlive it by a moment."""
@@ -27,6 +27,7 @@ class Enrollment:
         self._present: dict[str, tuple[Hello, Channel]] = {}
         self._changed = asyncio.Condition()
         self._roster: Roster | None = None
+        self._over: Finish | Refuse | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -37,11 +38,10 @@ class Enrollment:
         """Hear a new client's hello; refuse it with a reason, or keep it and hold its channel open."""
         deadline = self._blueprint.deadlines.enrollment
         hello = await channel.hear(timeout=deadline, what="the hello of a client that connected")
-        refusal = self._objection(hello)
-        if refusal is not None or not isinstance(hello, Hello):
-            refusal = refusal or Refuse("protocol", "expected Hello")
-            await channel.tell(refusal)
-            await channel.close(refusal.message)
+        answer = self._over or self._objection(hello)
+        if answer is not None or not isinstance(hello, Hello):
+            await channel.tell(answer or Refuse("protocol", "expected Hello"))
+            await channel.close("the session is over for this client")
             return
         if self._roster is not None:
             await self._roster.take_back(hello, channel)
@@ -55,6 +55,10 @@ class Enrollment:
             present = self._present.get(hello.client)
             if self._roster is None and present is not None and present[1] is channel:
                 del self._present[hello.client]
+
+    def end(self, word: Finish | Refuse) -> None:
+        """Answer whoever comes from now on with `word`: training is over."""
+        self._over = word
 
     async def roster(self) -> Roster:
         """The members, once all are there, each told its id.

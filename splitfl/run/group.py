@@ -73,6 +73,7 @@ class Group:
         first = 0
         while True:
             channels = {client: self._member(client).channel for client in self.plan.topology.clients}
+            self._actor.channels.update({f"c{client}": channel for client, channel in channels.items()})
             try:
                 await self._attempt(first)
                 return
@@ -106,7 +107,7 @@ class Group:
         topology = self.plan.topology
         self._actor.forget(topology.clients)
         if first in self._snapshots:
-            self._snapshots.restore(first, self._replicas(), self._actor.tally)
+            self._actor.discard(self._snapshots.restore(first, self._replicas(), self._actor.tally))
         if first == 0:
             self._keep(0)
             self._actor.hold(topology, self._averages)
@@ -140,7 +141,6 @@ class Group:
         if member is None:
             waited = f"; it did not come back within {within:g} s" if within else ""
             raise PeerError(error.peer, f"{error.reason}{waited}") from error
-        self._actor.channels[error.peer] = member.channel
         return self._common_step(member)
 
     def _common_step(self, member: Member) -> int:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.enrollment import Enrollment
+from splitfl.run.enrollment import TAKEN, Enrollment
 from splitfl.run.federation import Federation, Options, StoppedError
 from splitfl.run.metrics import Recorder
 from splitfl.run.pool import Pool
@@ -38,6 +38,7 @@ async def run_server(
         last = Refuse("ended", f"training ended: {error}")
         raise
     finally:
+        enrollment.end(last or Refuse(TAKEN, "the server is stopping: try again later"))
         for member in roster.members.values():
             await _part(member.channel, last)
 

@@ -50,11 +50,11 @@ class Snapshots:
         for old in [at for at in self._kept if 0 < at <= step - KEPT or at > step]:
             del self._kept[old]
 
-    def restore(self, step: int, replicas: Mapping[Value, Replica], tallies: dict[int, Tally]) -> None:
+    def restore(self, step: int, replicas: Mapping[Value, Replica], tallies: dict[int, Tally]) -> list[Value]:
         """Put `replicas` back to the state before mini-batch `step`, and the sums of the loss with them.
 
-        A replica that did not exist then is left alone: whatever comes next loads it. Raises SplitflError where the
-        state is not kept.
+        Returns those that did not exist then: they must be made anew, with the initial weights. Raises SplitflError
+        where the state is not kept.
         """
         if step not in self._kept:
             raise SplitflError(f"mini-batch {step} cannot be gone back to; kept: {sorted(self._kept)}")
@@ -64,3 +64,4 @@ class Snapshots:
                 replica.load(kept.replicas[key].weights, reset_optimizer=True)
                 replica.load_optimizer_state(kept.replicas[key].optimizer)
         tallies.update(copy.deepcopy(kept.tallies))
+        return [key for key in replicas if key not in kept.replicas]

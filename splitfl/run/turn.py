@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from splitfl.model import Replica
 from splitfl.run.actor import Actor, Work
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.failure import PeerError
@@ -22,7 +23,7 @@ from splitfl.run.roster import Roster
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.turn_plan import GroupPlan, plan_group
-from splitfl.schedule.instruction import Instruction, Op, Program
+from splitfl.schedule.instruction import Instruction, Op, Program, Value
 from splitfl.transport.messages import Report
 
 Tensors = dict[str, torch.Tensor]
@@ -69,17 +70,19 @@ class Turns:
         failures = {client: reason for client in averages if (reason := self._too_few(client))}
         waiting = {client: state for client, state in averages.items() if client not in failures}
         while waiting:
-            shared = {key: replica for key, replica in self._actor.replicas.items() if key.client is None}
             before = Snapshots()
-            before.take(0, shared, {})
+            before.take(0, self._shared(), {})
             outcome = await self._attempt(round_number, waiting)
             lost = bool(outcome.failures)
             outcome.failures = failures = failures | outcome.failures
             if not (lost and self._together(waiting)):
                 return outcome
-            before.restore(0, shared, {})
+            self._actor.discard(before.restore(0, self._shared(), {}))
             waiting = {client: state for client, state in waiting.items() if client not in failures}
         return TurnOutcome(failures=failures)
+
+    def _shared(self) -> dict[Value, Replica]:
+        return {key: replica for key, replica in self._actor.replicas.items() if key.client is None}
 
     def _too_few(self, client: int) -> str | None:
         """Why a client takes no part though it is there, or None."""
@@ -100,7 +103,6 @@ class Turns:
         parts = [samples] if self._together(averages) else [{c: n} for c, n in samples.items()]
         outcome.plans = [self._plan(part) for part in parts]
         self._actor.clear()
-        self._actor.channels.update({f"c{c}": self._roster.members[c].channel for c in samples})
         groups = [self._make(plan, round_number, averages) for plan in outcome.plans]
         await asyncio.gather(*(self._group(group, outcome) for group in groups))
         for client in outcome.failures:

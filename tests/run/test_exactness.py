@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import splitfl
 
 METHODS = {
-    "splitfed-v1": lambda micro: splitfl.methods.splitfed_v1(),
-    "splitfed-v2": lambda micro: splitfl.methods.splitfed_v2(),
-    "sl": lambda micro: splitfl.methods.sl(),
+    "splitfed-v1": lambda _: splitfl.methods.splitfed_v1(),
+    "splitfed-v2": lambda _: splitfl.methods.splitfed_v2(),
+    "sl": lambda _: splitfl.methods.sl(),
     "pipar": lambda micro: splitfl.methods.pipar(micro_batches=micro),
     "pipar-1f1b": lambda micro: splitfl.methods.pipar(micro_batches=micro, order="1f1b"),
     "gpipe": lambda micro: splitfl.methods.pipar(micro_batches=micro, schedule="gpipe"),
