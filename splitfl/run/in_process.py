@@ -29,6 +29,7 @@ async def run_in_process(
     blueprint = replace(blueprint, deadlines=replace(blueprint.deadlines, rejoin=0.0))
     pool = Inline()
     enrollment = Enrollment(blueprint, len(datasets))
+    servers: list[BaseException] = []
     try:
         async with asyncio.TaskGroup() as group:
             for name, dataset in datasets.items():
@@ -36,10 +37,14 @@ async def run_in_process(
                 group.create_task(enrollment.admit(ours))
                 client = Client(blueprint, dataset, name=name, connect=_opened(theirs), pool=pool)
                 group.create_task(client.run())
-            return await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
+            try:
+                return await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
+            except BaseException as error:
+                servers.append(error)  # what happens to the clients then is only a consequence
+                raise
     except BaseExceptionGroup as errors:
-        error = first(errors)
-        raise error from error.__cause__
+        cause = servers[0] if servers and not isinstance(servers[0], asyncio.CancelledError) else first(errors)
+        raise cause from cause.__cause__
 
 
 def _opened(channel: Channel) -> Connect:
