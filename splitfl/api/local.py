@@ -100,6 +100,8 @@ class _Processes:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
     def server(self, arguments: list[str]) -> Iterator[dict[str, Any]]:
         """Start the server; its events, in order, the first one within `START` seconds."""

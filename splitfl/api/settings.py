@@ -46,7 +46,7 @@ def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
     strategy = settings.strategy
     clients = settings.data.clients
     return Job(
-        model=lambda: settings.resolve(settings.model.build)(**settings.model.args),
+        model=lambda: call(settings, settings.model.build, settings.model.args),
         example_input=example[0] if isinstance(example, tuple) and len(example) == 1 else example,
         method=method_from(settings),
         loss=loss_from(settings),
@@ -64,6 +64,16 @@ def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
         device=training.device,
         seed=training.seed,
     )
+
+
+def call(settings: JobSettings, reference: str, arguments: dict[str, Any]) -> Any:
+    """What the user's function gives. Raises JobError, naming it and the arguments, for whatever it raises."""
+    function = settings.resolve(reference)
+    try:
+        return function(**arguments)
+    except Exception as error:
+        given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        raise JobError(f"{reference}({given}) raised {type(error).__name__}: {error}") from error
 
 
 def method_from(settings: JobSettings) -> Method:
@@ -98,7 +108,7 @@ def data_from(settings: JobSettings) -> JobData:
     if data.load is None:
         found = load(str(data.name), **data.args)
         return JobData(_split(settings, found.train, None), found.test, found.example_input)
-    train, test, users = _parts(settings.resolve(data.load)(**data.args), data.load)
+    train, test, users = _parts(call(settings, data.load, data.args), data.load)
     return JobData(_split(settings, train, users), test, _example(train))
 
 

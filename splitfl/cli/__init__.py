@@ -43,4 +43,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write(f"splitfl: {message}\n")
+    for line in message.splitlines():
+        sys.stderr.write(f"splitfl: {line.strip()}\n")

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -26,9 +27,9 @@ def emit(event: str, **fields: Any) -> None:
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:
     """A table; the first column is text, the others are numbers unless said otherwise."""
-    made = Table(title=title or None, title_justify="left", header_style="bold")
+    made = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
     for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index and numbers else "left", overflow="fold")
+        made.add_column(column, justify="right" if index and numbers else "left", no_wrap=index == 0, overflow="fold")
     for row in rows:
         made.add_row(*row)
     Console(highlight=False).print(made)
@@ -87,7 +88,7 @@ def comparison(histories: Sequence[History]) -> None:
                 percent(mean([share for actor, share in idle.items() if actor != "server"])),
             )
         )
-    table("", ("run", "accuracy", "time", "bytes up", "bytes down", "server idle", "clients idle"), rows)
+    table("", ("run", "accuracy", "time", "up", "down", "server idle", "clients idle"), rows)
 
 
 def _idle(rounds: Sequence[RoundRecord]) -> Mapping[str, float]:

@@ -53,8 +53,8 @@ def cuts(
         )
         for cut in found
     ]
-    columns = ("cut after", "parameters front", "tail", "FLOP front", "tail", "smashed data", "tensors")
-    console.table(f"for {samples} sample(s); FLOP of a forward", columns, rows)
+    columns = ("cut after", "weights front", "tail", "FLOP front", "tail", "smashed", "tensors")
+    console.table(f"smashed data and FLOP of a forward for {samples} sample(s)", columns, rows)
 
 
 def doctor(as_json: Json = False) -> None:

@@ -33,11 +33,11 @@ def register(app: typer.Typer) -> None:
 def methods(as_json: Json = False) -> None:
     """List the methods: what is split, who trains what, and what is averaged."""
     rows = [_row(make()) for make in METHODS.values()]
-    columns = ("method", "placement", "schedule", "front trained by", "tail", "averaged", "source")
     if as_json:
-        console.emit("methods", methods=[dict(zip(columns, row, strict=True)) for row in rows])
-    else:
-        console.table("", columns, rows, numbers=False)
+        console.emit("methods", methods=rows)
+        return
+    shown = ("method", "schedule", "front trained by", "tail", "averaged", "source")
+    console.table("", shown, [[row[column] for column in shown] for row in rows], numbers=False)
 
 
 def show(
@@ -112,20 +112,20 @@ def _topology(method: Method, clients: int, micro_batches: int | None, stages: i
     )
 
 
-def _row(method: Method) -> tuple[str, ...]:
+def _row(method: Method) -> dict[str, str]:
+    """A line of the methods' table, by column."""
     placement = method.placement(2)
-    tail = "-" if CLIENT in placement[1:] else "shared" if method.shared_tail else "replica"
     averaged = [part for part, is_ in (("front", method.average_front), ("tail", method.average_tail)) if is_]
     if not method.split:
         averaged = ["whole model"]
     elif method.shared_tail:
-        averaged = ["- (weights handed on)"] if method.in_turn else ["front"]
-    return (
-        method.name,
-        "front / tail" if method.split else "whole model on client",
-        str(method.schedule) + (", clients in turn" if method.in_turn else ""),
-        method.front_trained_by,
-        tail,
-        ", ".join(averaged),
-        method.source,
-    )
+        averaged = ["handed on"] if method.in_turn else ["front"]
+    return {
+        "method": method.name,
+        "placement": "front on client, tail on server" if method.split else "whole model on client",
+        "schedule": str(method.schedule) + (", in turn" if method.in_turn else ""),
+        "front trained by": method.front_trained_by,
+        "tail": "-" if CLIENT in placement[1:] else "shared" if method.shared_tail else "replica",
+        "averaged": ", ".join(averaged),
+        "source": method.source,
+    }
