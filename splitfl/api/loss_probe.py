@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
@@ -18,10 +19,8 @@ def find_reduction(loss: Loss, model: torch.nn.Module, parts: Partition) -> Lite
 
     Raises LossError where it is neither a mean nor a sum, and SplitflError where no stand-in label fits.
     """
-    training = model.training
     with torch.no_grad(), torch.random.fork_rng():
-        output = parts.signature.call(model.eval(), parts.example)
-    model.train(training)
+        output = parts.signature.call(copy.deepcopy(model).eval(), parts.example)
     for target in _stand_ins(output):
         if not _fits(loss, output, target):
             continue
