@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -172,7 +173,7 @@ class Job:
         local = f"{self.local_steps} steps" if self.local_steps else f"{self.local_epochs or 1} epochs"
         return {
             "method": self._method.name,
-            "schedule": getattr(self._method.schedule, "__name__", str(self._method.schedule)),
+            "schedule": _schedule_name(self._method),
             "cut": ", ".join(blueprint.partition.cuts) or "uncut",
             "micro-batches": blueprint.micro_batches,
             "batch size": self.batch_size,
@@ -193,21 +194,29 @@ class Job:
         return choose_settings(self.question(model, fleet))
 
     def _contract(self, micro_batches: int) -> str:
-        """What both ends of a session must agree on beside the model and its cut, as JSON."""
-        schedule = self._method.schedule
+        """What both ends of a session must agree on beside the model and its cut, as JSON.
+
+        Of a schedule file only the name counts: it lies in another folder on every machine, and the server's is sent.
+        """
+        epochs = None if self.local_steps else self.local_epochs or 1
         codecs = [
             each.name if each else None for each in (self.codec.activation, self.codec.gradient, self.codec.update)
         ]
         agreed = {
-            "method": [self._method.name, micro_batches, getattr(schedule, "__name__", str(schedule))],
+            "method": [self._method.name, micro_batches, _schedule_name(self._method)],
             "optimizer": repr(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "custom",
-            "training": [self.batch_size, self.local_epochs, self.local_steps, self.shuffle, self.drop_last],
+            "training": [self.batch_size, epochs, self.local_steps, self.shuffle, self.drop_last],
             "optimizer_state": self.optimizer_state,
             "loss": getattr(self.loss, "__name__", type(self.loss).__name__),
             "codec": codecs,
             "seed": self.seed,
         }
         return json.dumps(agreed)
+
+
+def _schedule_name(method: Method) -> str:
+    schedule = method.schedule
+    return schedule.name if isinstance(schedule, Path) else getattr(schedule, "__name__", str(schedule))
 
 
 def _name(strategy: Any) -> str:

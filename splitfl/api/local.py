@@ -32,7 +32,8 @@ class LocalError(SplitflError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRun:
-    """What to start: the job file, with what is changed of it, the emulated link, and whether TLS is used."""
+    """What to start: the job file, with what is changed of it, the emulated link, whether TLS is used, and the file
+    for the trained weights."""
 
     job: Path
     clients: int
@@ -40,12 +41,15 @@ class LocalRun:
     rounds: int | None = None
     link: str | None = None
     tls: bool = True
+    save: Path | None = None
 
     def server(self, folder: Path) -> list[str]:
         """Arguments of the server process."""
         arguments = ["server", str(self.job), "--address", "127.0.0.1:0", "--json", *self._common()]
         if self.rounds is not None:
             arguments += ["--rounds", str(self.rounds)]
+        if self.save is not None:
+            arguments += ["--save", str(self.save)]
         if self.tls:
             arguments += ["--certificate", str(folder / "server.pem"), "--key", str(folder / "server.key")]
         return arguments
@@ -61,8 +65,16 @@ class LocalRun:
         return ["--clients", str(self.clients), *(["--method", self.method] if self.method else [])]
 
 
-def run_local(run: LocalRun, *, on_round: Callable[[RoundRecord], None] = lambda _: None) -> History:
-    """Carry out `run`; returns the server's history. Raises LocalError with the first failing process's own words."""
+def run_local(
+    run: LocalRun,
+    *,
+    on_progress: Callable[[str], None] = lambda _: None,
+    on_round: Callable[[RoundRecord], None] = lambda _: None,
+) -> History:
+    """Carry out `run`; returns the server's history. `on_progress` is told what is waited for before the first round.
+
+    Raises LocalError with the first failing process's own words.
+    """
     with tempfile.TemporaryDirectory(prefix="splitfl-") as name:
         folder = Path(name)
         if run.tls:
@@ -70,6 +82,7 @@ def run_local(run: LocalRun, *, on_round: Callable[[RoundRecord], None] = lambda
         with _Processes(folder) as processes:
             events = processes.server(run.server(folder))
             address = next(events)["address"]
+            on_progress(f"listening on {address}, waiting for {run.clients} client processes")
             for index in range(run.clients):
                 processes.client(f"c{index}", run.client(index, address, folder))
             for event in events:

@@ -20,7 +20,7 @@ from splitfl.run.pool import Threads
 from splitfl.run.record import History, RoundRecord
 from splitfl.run.server import run_server
 from splitfl.run.virtual import Fleet, predictor
-from splitfl.transport import ClientTLS, Link, ServerTLS, connect
+from splitfl.transport import Channel, ClientTLS, Link, ServerTLS, connect
 from splitfl.transport import serve as listen
 
 
@@ -103,23 +103,30 @@ def join(
     patience: float = 60.0,
     link: Link | None = None,
     fleet: Fleet | None = None,
+    on_connect: Callable[[], None] = lambda: None,
 ) -> str:
     """Take part in the training at `server` ("host:port") as client `name`, with this data; returns its last word.
 
     patience  seconds to wait for the server to be reachable, at first and after a lost connection
     link      an emulated link between this client and the server
+    on_connect  called for every connection that is made, the first and those after a loss
 
     Raises SplitflError where the server cannot be reached or trusted, refuses this client, or is lost.
     """
     blueprint = job.blueprint(fleet)
     pool = Threads(1)
 
+    async def reach() -> Channel:
+        channel = await connect(server, tls=tls, insecure=insecure, timeout=patience, link=link)
+        on_connect()
+        return channel
+
     async def run() -> str:
         return await Client(
             blueprint,
             dataset,
             name=name,
-            connect=lambda: connect(server, tls=tls, insecure=insecure, timeout=patience, link=link),
+            connect=reach,
             pool=pool,
             patience=patience,
         ).run()

@@ -68,7 +68,10 @@ def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
 
 def call(settings: JobSettings, reference: str, arguments: dict[str, Any]) -> Any:
     """What the user's function gives. Raises JobError, naming it and the arguments, for whatever it raises."""
-    function = settings.resolve(reference)
+    return _call(settings.resolve(reference), reference, arguments)
+
+
+def _call(function: Callable[..., Any], reference: str, arguments: dict[str, Any]) -> Any:
     try:
         return function(**arguments)
     except Exception as error:
@@ -109,7 +112,7 @@ def data_from(settings: JobSettings) -> JobData:
         found = load(str(data.name), **data.args)
         return JobData(_split(settings, found.train, None), found.test, found.example_input)
     train, test, users = _parts(call(settings, data.load, data.args), data.load)
-    return JobData(_split(settings, train, users), test, _example(train))
+    return JobData(_split(settings, train, users), test, _example(train, source=f"[data] load = {data.load!r}"))
 
 
 def own_data(settings: JobSettings, *, index: int | None, reference: str | None) -> tuple[Dataset[Any], Any]:
@@ -121,8 +124,8 @@ def own_data(settings: JobSettings, *, index: int | None, reference: str | None)
     if (index is None) == (reference is None):
         raise JobError("a client needs its data: --index N for a part of the job's data, or --data file.py:function")
     if reference is not None:
-        dataset = resolve(reference, Path.cwd())()
-        return dataset, _example(dataset)
+        dataset = _call(resolve(reference, Path.cwd()), reference, {})
+        return dataset, _example(dataset, source=f"--data {reference}")
     data = data_from(settings)
     if index is None or index >= len(data.clients):
         raise JobError(
@@ -139,8 +142,15 @@ def _parts(given: Any, reference: str) -> tuple[Dataset[Any], Dataset[Any] | Non
     return given[0], given[1], given[2] if len(given) == 3 else None
 
 
-def _example(train: Dataset[Any]) -> Any:
-    inputs, _ = torch.utils.data.default_collate([train[0]])
+def _example(train: Dataset[Any], *, source: str) -> Any:
+    """The inputs of the first sample, as a batch of one. JobError naming `source` for anything but a data set."""
+    wanted = "expected a torch Dataset of (inputs, target) pairs"
+    if isinstance(train, tuple):
+        raise JobError(f"{source} gives a tuple: {wanted}")
+    try:
+        inputs, _ = torch.utils.data.default_collate([train[0]])
+    except Exception as error:
+        raise JobError(f"{source}: its first sample raised {type(error).__name__} ({error}); {wanted}") from error
     return inputs
 
 

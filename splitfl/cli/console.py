@@ -26,10 +26,13 @@ def emit(event: str, **fields: Any) -> None:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool = True) -> None:
-    """A table; the first column is text, the others are numbers unless said otherwise."""
-    made = Table(title=title or None, title_justify="left", header_style="bold", box=box.SIMPLE_HEAD, pad_edge=False)
+    """A table; the first column is text that may wrap, the others are numbers unless said otherwise."""
+    made = Table(title=title or None, title_justify="left", title_style="", header_style="bold", box=box.SIMPLE_HEAD)
+    made.show_edge = made.pad_edge = False
+    made.collapse_padding = True
     for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index and numbers else "left", no_wrap=index == 0, overflow="fold")
+        figure = numbers and index > 0
+        made.add_column(column, justify="right" if figure else "left", no_wrap=figure, overflow="fold")
     for row in rows:
         made.add_row(*row)
     Console(highlight=False).print(made)
@@ -43,27 +46,17 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def count_text(count: float) -> str:
+    """A count for people: exact below a hundred thousand, then 626.7 k, 1.8 M, 3.6 G."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if count >= max(size, 1e5):
+            return f"{count / size:,.1f} {unit}"
+    return f"{count:,.0f}"
+
+
 def percent(share: float | None) -> str:
     """A share for people, or a dash."""
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def round_line(record: RoundRecord) -> str:
-    """One round in one line."""
-    clients = [share for actor, share in record.idle.items() if actor != "server"]
-    idle = f"idle: server {percent(record.idle.get('server'))}, clients {percent(mean(clients))}"
-    loss = "-" if record.loss is None else f"{record.loss:.4f}"
-    parts = [
-        f"round {record.round:>3}",
-        f"accuracy {percent(record.accuracy)}",
-        f"loss {loss}",
-        f"{record.seconds:.2f} s" + (" (virtual)" if record.clock == "virtual" else ""),
-        f"up {bytes_text(record.bytes_up)}",
-        f"down {bytes_text(record.bytes_down)}",
-        idle,
-    ]
-    failed = "".join(f"\n    {failure.client}: {failure.reason}" for failure in record.failures)
-    return "  ".join(parts) + failed
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -88,6 +81,7 @@ def comparison(histories: Sequence[History]) -> None:
                 percent(mean([share for actor, share in idle.items() if actor != "server"])),
             )
         )
+    say("")
     table("", ("run", "accuracy", "time", "up", "down", "server idle", "clients idle"), rows)
 
 

@@ -44,17 +44,18 @@ def cuts(
     rows = [
         (
             cut.place,
-            f"{cut.parameters[0]:,}",
-            f"{cut.parameters[1]:,}",
-            f"{cut.flops[0] * samples:,.0f}",
-            f"{cut.flops[1] * samples:,.0f}",
+            console.count_text(cut.parameters[0]),
+            console.count_text(cut.parameters[1]),
+            console.count_text(cut.flops[0] * samples),
+            console.count_text(cut.flops[1] * samples),
             console.bytes_text(cut.bytes * samples + cut.fixed_bytes),
             str(cut.tensors),
         )
         for cut in found
     ]
     columns = ("cut after", "weights front", "tail", "FLOP front", "tail", "smashed", "tensors")
-    console.table(f"smashed data and FLOP of a forward for {samples} sample(s)", columns, rows)
+    counted = "one sample" if samples == 1 else f"{samples:,} samples"
+    console.table(f"smashed data, and FLOP of a forward, for {counted}", columns, rows)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -75,6 +76,7 @@ def doctor(as_json: Json = False) -> None:
         for name, extra in EXTRAS.items():
             if found[name] is None:
                 console.say(f"{name} is missing: pip install 'splitfl[{extra}]' brings it")
+        console.say(f"missing: {', '.join(missing)}" if missing else "everything that splitfl needs is here")
     if missing:
         raise typer.Exit(code=2)
 

@@ -14,7 +14,8 @@ from splitfl.api.override import override
 from splitfl.api.settings import data_from, fleet_from, job_from, own_data
 from splitfl.cli import console
 from splitfl.cli.options import Certificate, Clients, Insecure, JobFile, Json, Key, Link, Method, Report, Rounds, Save
-from splitfl.cli.training import conclude, show_round
+from splitfl.cli.progress import Progress
+from splitfl.cli.training import conclude
 from splitfl.config import JobSettings, load_job
 from splitfl.errors import SplitflError
 from splitfl.run.federation import StoppedError
@@ -59,29 +60,32 @@ def server(
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
 
+    progress = Progress(settings.method.name, rounds=settings.training.rounds, as_json=as_json)
+
     def listening(where: str) -> None:
         if as_json:
             console.emit("listening", address=where)
-        else:
-            console.say(f"listening on {where}, waiting for {settings.data.clients} clients")
+        wait = f"{settings.server.deadlines.enrollment:g} s at most"
+        progress.say(f"listening on {where}, waiting for {settings.data.clients} clients, {wait}")
 
     try:
-        result = serve(
-            job_from(settings, example_input=data.example_input),
-            clients=settings.data.clients,
-            rounds=settings.training.rounds,
-            address=address or settings.server.address,
-            tls=server_tls(settings, certificate, key, client_ca),
-            insecure=insecure or settings.server.insecure,
-            test=data.test,
-            slots=settings.server.slots,
-            fleet=fleet_from(settings),
-            on_listen=listening,
-            on_round=show_round(as_json),
-            checkpoint=checkpoint,
-            resume=resume,
-            stop=stop.is_set,
-        )
+        with progress:
+            result = serve(
+                job_from(settings, example_input=data.example_input),
+                clients=settings.data.clients,
+                rounds=settings.training.rounds,
+                address=address or settings.server.address,
+                tls=server_tls(settings, certificate, key, client_ca),
+                insecure=insecure or settings.server.insecure,
+                test=data.test,
+                slots=settings.server.slots,
+                fleet=fleet_from(settings),
+                on_listen=listening,
+                on_round=progress.round,
+                checkpoint=checkpoint,
+                resume=resume,
+                stop=stop.is_set,
+            )
     except StoppedError as stopped:
         console.emit("stopped", message=str(stopped)) if as_json else console.say(str(stopped))
         return
@@ -116,16 +120,27 @@ def client(
     if where is None:
         raise SplitflError("--server is missing: say HOST:PORT of the server, or [client] server in the job file")
     dataset, example = own_data(settings, index=index, reference=data)
+    own_name = name or settings.client.name or f"c{index or 0}"
+    if not as_json:
+        console.say(f"{own_name}: waiting for the server {where}, {patience:g} s at most")
+
+    def connected() -> None:
+        if as_json:
+            console.emit("connected", server=where, client=own_name)
+        else:
+            console.say(f"{own_name}: connected, waiting for work")
+
     word = join(
         job_from(settings, example_input=example),
         dataset,
         server=where,
-        name=name or settings.client.name or f"c{index or 0}",
+        name=own_name,
         tls=client_tls(settings, ca, certificate, key),
         insecure=insecure or settings.client.insecure,
         patience=patience,
         link=emulated(link) if link else None,
         fleet=fleet_from(settings),
+        on_connect=connected,
     )
     if as_json:
         console.emit("finished", message=word)

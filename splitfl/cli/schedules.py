@@ -36,8 +36,10 @@ def methods(as_json: Json = False) -> None:
     if as_json:
         console.emit("methods", methods=rows)
         return
-    shown = ("method", "schedule", "front trained by", "tail", "averaged", "source")
-    console.table("", shown, [[row[column] for column in shown] for row in rows], numbers=False)
+    shown = ("method", "schedule", "trained by", "tail", "averaged", "source")
+    brief = [{**row, "trained by": row["front trained by"].removesuffix("'s gradient")} for row in rows]
+    title = "trained by: whose loss or gradient trains the front, the client-side partition"
+    console.table(title, shown, [[row[column] for column in shown] for row in brief], numbers=False)
 
 
 def show(

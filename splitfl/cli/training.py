@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,8 +15,11 @@ from splitfl.api.settings import data_from, job_from
 from splitfl.api.simulation import simulate as run_simulation
 from splitfl.cli import console
 from splitfl.cli.options import Clients, JobFile, Json, Link, Method, Report, Rounds, Save
+from splitfl.cli.progress import Progress
 from splitfl.config import load_job
-from splitfl.run.record import History, RoundRecord
+from splitfl.errors import SplitflError
+from splitfl.run.record import History
+from splitfl.run.virtual import emulated
 
 Device = Annotated[str | None, typer.Option("--device", help="The clients' device in the catalogue.")]
 
@@ -41,15 +44,19 @@ def simulate(
     """Train in one process: real mathematics, virtual time for the devices and links of the job."""
     settings = override(load_job(job), method=method, rounds=rounds, clients=clients)
     data = data_from(settings)
-    result = run_simulation(
-        job_from(settings, example_input=data.example_input),
-        clients=data.clients,
-        rounds=settings.training.rounds,
-        test=data.test,
-        devices=device or settings.planning.device,
-        link=link or settings.planning.link,
-        on_round=show_round(as_json),
-    )
+    devices, links = device or settings.planning.device, link or settings.planning.link
+    with Progress(settings.method.name, rounds=settings.training.rounds, as_json=as_json) as progress:
+        fleet = f"{len(data.clients)} clients ({listed(devices)}) over {listed(links)}"
+        progress.say(f"{settings.method.name}: {fleet}, in one process")
+        result = run_simulation(
+            job_from(settings, example_input=data.example_input),
+            clients=data.clients,
+            rounds=settings.training.rounds,
+            test=data.test,
+            devices=devices,
+            link=links,
+            on_round=progress.round,
+        )
     if save is not None:
         result.save(save)
     conclude([result.history], report=report, as_json=as_json)
@@ -63,31 +70,30 @@ def local(
     link: Link = None,
     plain: Annotated[bool, typer.Option("--plain", help="Plain text instead of TLS, on loopback.")] = False,
     report: Report = None,
+    save: Save = None,
     as_json: Json = False,
 ) -> None:
     """Start a real server and real client processes on loopback, over TLS, and train."""
-    histories = []
     methods: list[str | None] = [*method] if method else [None]
-    for each in methods:
-        settings = override(load_job(job), method=each, rounds=rounds, clients=clients)
-        run = LocalRun(job=job, method=each, rounds=rounds, clients=settings.data.clients, link=link, tls=not plain)
-        if not as_json:
-            secured = "plain text" if plain else "TLS"
-            console.say(f"{settings.method.name}: a server and {run.clients} clients on 127.0.0.1, {secured}")
-        histories.append(run_local(run, on_round=show_round(as_json)))
+    if save is not None and len(methods) > 1:
+        raise SplitflError(f"--save {save}: {len(methods)} methods train {len(methods)} models; expected one --method")
+    if link is not None:
+        emulated(link)
+    jobs = [override(load_job(job), method=each, rounds=rounds, clients=clients) for each in methods]
+    histories = []
+    for each, settings in zip(methods, jobs, strict=True):
+        run = LocalRun(
+            job=job, method=each, rounds=rounds, clients=settings.data.clients, link=link, tls=not plain, save=save
+        )
+        with Progress(settings.method.name, rounds=settings.training.rounds, as_json=as_json) as progress:
+            progress.say(f"{settings.method.name}: starting a server on 127.0.0.1, {'plain text' if plain else 'TLS'}")
+            histories.append(run_local(run, on_progress=progress.say, on_round=progress.round))
     conclude(histories, report=report, as_json=as_json)
 
 
-def show_round(as_json: bool) -> Callable[[RoundRecord], None]:
-    """What to do with a finished round: print it."""
-
-    def show(record: RoundRecord) -> None:
-        if as_json:
-            console.emit("round", record=json.loads(record.to_json()))
-        else:
-            console.say(console.round_line(record))
-
-    return show
+def listed(names: str | Sequence[str]) -> str:
+    """One name, or several with commas."""
+    return names if isinstance(names, str) else ", ".join(names)
 
 
 def conclude(histories: list[History], *, report: Path | None, as_json: bool) -> None:

@@ -7,6 +7,8 @@ it. Weights are values too: the slot `params[s,c]` holds the replica.
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +17,13 @@ from typing import Any
 import torch
 
 from splitfl.codecs import frame
+from splitfl.errors import SplitflError
 from splitfl.model import Replica
 from splitfl.model.micro_batches import sizes, weight
 from splitfl.planning.timeline import Event
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.expectation import verify
-from splitfl.run.failure import blame, first
+from splitfl.run.failure import PeerError, blame, first, in_words, within
 from splitfl.run.metrics import Recorder, Tally
 from splitfl.run.pool import Pool
 from splitfl.run.seeds import derive
@@ -35,6 +38,8 @@ from splitfl.transport.messages import Address
 Tensors = dict[str, torch.Tensor]
 Feed = Callable[[int], tuple[Tensors, Any]]
 """Micro-batch number in; the model's inputs by name and the labels out."""
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +65,21 @@ class Work:
 
 
 class Actor:
-    """One participant: its replicas, its channels to the others, and the loop that runs its programs."""
+    """One participant: its replicas, its channels to the others, and the loop that runs its programs.
+
+    `patience` is how many seconds one message may take on its way to a peer or from it: the deadline of a step unless
+    given. `awaited` names the peers whose message is, or was, waited for and did not come.
+    """
 
     def __init__(
-        self, name: str, blueprint: Blueprint, *, pool: Pool, recorder: Recorder, channels: dict[str, Channel]
+        self,
+        name: str,
+        blueprint: Blueprint,
+        *,
+        pool: Pool,
+        recorder: Recorder,
+        channels: dict[str, Channel],
+        patience: float | None = None,
     ) -> None:
         self.name = name
         self.slots = Slots()
@@ -72,8 +88,11 @@ class Actor:
         self.replicas: dict[Value, Replica] = {}
         self.collected: dict[int, dict[int, Tensors]] = {}
         self.tally: dict[int, Tally] = {}
-        self._blueprint = blueprint
+        self.awaited: set[str] = set()
         self.pool = pool
+        self._blueprint = blueprint
+        self._patience = blueprint.deadlines.step if patience is None else patience
+        self._resets = blueprint.training.optimizer_state == "reset"
         self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[dict[Kind, Any]]]] = {
             Op.FORWARD: self._forward,
             Op.BACKWARD: self._backward,
@@ -91,6 +110,7 @@ class Actor:
         self.slots = Slots()
         self.collected.clear()
         self.tally.clear()
+        self.awaited.clear()
         self.recorder.clear()
 
     def forget(self, clients: Iterable[int]) -> None:
@@ -117,7 +137,7 @@ class Actor:
                 self.slots.put(value, self._blueprint.stage_state(averages[value.client], value.stage))
             else:
                 replica = self.replica(value, topology)
-                if fresh and self._blueprint.training.optimizer_state == "reset":
+                if fresh and self._resets:
                     replica.reset_optimizer()
                 self.slots.put(value, replica)
 
@@ -144,12 +164,16 @@ class Actor:
                 for other in after:
                     await done[other].wait()
                 if instruction.op is Op.SEND:
-                    content = self.slots.take(instruction.value)
-                    sends.create_task(self._execute(instruction, [content], work))
+                    sends.create_task(self._execute(instruction, self._take(instruction, work), work))
                 else:
-                    taken = [self.slots.take(value) for value in effects(instruction, work.topology).consumes]
-                    await self._execute(instruction, taken, work)
+                    await self._execute(instruction, self._take(instruction, work), work)
                 done[index].set()
+
+    def _take(self, instruction: Instruction, work: Work) -> list[Any]:
+        taken = [self.slots.take(value) for value in effects(instruction, work.topology).consumes]
+        if instruction.op is Op.SEND:  # of a replica its weights as they are now, whatever step comes next
+            return [each.state() if isinstance(each, Replica) else each for each in taken]
+        return taken
 
     async def _execute(self, instruction: Instruction, taken: list[Any], work: Work) -> None:
         written = await self._handlers[instruction.op](instruction, taken, work)
@@ -157,13 +181,21 @@ class Actor:
             self.slots.put(value, written[value.kind])
 
     async def _compute(self, instruction: Instruction, work: Work, function: Callable[[], Any]) -> Any:
-        def timed() -> Any:
+        def timed() -> tuple[Any, float, float]:
             start = time.monotonic()
-            outcome = function()
-            self.recorder.add(work.step, Event(self.name, instruction, start, time.monotonic()))
-            return outcome
+            return function(), start, time.monotonic()
 
-        return await self.pool.run(instruction.op, timed)
+        try:
+            outcome, start, end = await self.pool.run(instruction.op, timed)
+        except Exception as error:
+            if instruction.client is None or self.name == f"c{instruction.client}":
+                raise
+            # What is computed here for a client is made of what it sent: others can go on without it.
+            if not isinstance(error, SplitflError):
+                _LOGGER.warning("%s on data of c%d failed", instruction, instruction.client, exc_info=error)
+            raise PeerError(f"c{instruction.client}", f"{instruction} on its data: {in_words(error)}") from error
+        self.recorder.add(work.step, Event(self.name, instruction, start, end))
+        return outcome
 
     async def _forward(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
         client, micro = _place(at)
@@ -177,12 +209,17 @@ class Actor:
         outputs, stash = await self._compute(
             at, work, lambda: replica.forward(received, seed=seed, target=target, weight=share)
         )
-        if stash.loss is not None and at.stage == work.topology.last:
-            mean = stash.loss if reduction == "mean" else stash.loss / samples
-            self.tally.setdefault(client, Tally()).add(mean, samples)
+        if stash.loss is not None:
+            self._note_loss(at, stash.loss if reduction == "mean" else stash.loss / samples, samples, work)
         if self._blueprint.carries_target(at.stage, work.topology):
             outputs = join_target(outputs, target)
         return {Kind.ACT: outputs, Kind.STASH: stash}
+
+    def _note_loss(self, at: Instruction, mean: float, samples: int, work: Work) -> None:
+        if at.stage in work.topology.shared and not math.isfinite(mean):
+            raise PeerError(f"c{at.client}", f"{at}: the loss on its data is {mean}, which would spoil weights of all")
+        if at.stage == work.topology.last:
+            self.tally.setdefault(at.client or 0, Tally()).add(mean, samples)
 
     async def _backward(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
@@ -207,12 +244,13 @@ class Actor:
         return {Kind.PARAMS: replica}
 
     async def _send(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
-        content = taken[0].state() if isinstance(taken[0], Replica) else taken[0]
         codec = self._blueprint.codecs.for_kind(at.value.kind)
-        payload = await self.pool.run(at.op, frame.encode, content, codec)
-        start = time.monotonic()
+        address = Address(work.turn, work.step, at.value)
         with blame(at.peer):
-            sent = await self.channels[str(at.peer)].send(Address(work.turn, work.step, at.value), payload)
+            payload = await self.pool.run(at.op, frame.encode, taken[0], codec)
+            start = time.monotonic()
+            sending = self.channels[str(at.peer)].send(address, payload)
+            sent = await within(self._patience, sending, what=f"it did not take {address}")
         self.recorder.add(work.step, Event(self.name, at, start, time.monotonic(), sent))
         return {}
 
@@ -220,8 +258,10 @@ class Actor:
         del taken
         start = time.monotonic()
         address = Address(work.turn, work.step, at.value)
+        self.awaited.add(str(at.peer))
         with blame(at.peer):
-            payload = await self.channels[str(at.peer)].receive(address, timeout=self._blueprint.deadlines.step)
+            payload = await self.channels[str(at.peer)].receive(address, timeout=self._patience)
+            self.awaited.discard(str(at.peer))
             self.recorder.add(work.step, Event(self.name, at, start, time.monotonic(), len(payload)))
             tensors = await self.pool.run(at.op, frame.decode, payload)
             verify(tensors, at.value, self._blueprint, work.topology, samples=work.samples)
@@ -234,8 +274,7 @@ class Actor:
 
     async def _load(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
         replica = self.replica(effects(at, work.topology).writes[0], work.topology)
-        reset = self._blueprint.training.optimizer_state == "reset"
-        await self._compute(at, work, lambda: replica.load(taken[0], reset_optimizer=reset))
+        await self._compute(at, work, lambda: replica.load(taken[0], reset_optimizer=self._resets))
         return {Kind.PARAMS: replica}
 
 

@@ -47,9 +47,11 @@ def load(path: Path) -> tuple[Tensors, dict[str, Any]]:
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             metadata = file.metadata() or {}
-            record = json.loads(metadata["splitfl"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+            record = json.loads(metadata.get("splitfl", "null"))
+    except (OSError, SafetensorError, ValueError) as error:
         raise CheckpointError(f"checkpoint {path} cannot be read ({error}): expected one that splitfl wrote") from error
+    if not isinstance(record, dict):
+        raise CheckpointError(f"checkpoint {path} holds no record of a run: expected one that splitfl wrote")
     if metadata.get("digest") != digest(tensors):
         raise CheckpointError(f"checkpoint {path} is damaged: its contents do not match their digest")
     return tensors, record
@@ -66,9 +68,9 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def prune(directory: Path, *, keep: int) -> None:
-    """Delete all but the newest `keep` round checkpoints in `directory`."""
-    for path in sorted(directory.glob("round-*.safetensors"))[:-keep]:
-        path.unlink()
+    """Delete all but the newest `keep` round checkpoints in `directory`, and what a killed writer left half done."""
+    for path in [*sorted(directory.glob("round-*.safetensors"))[:-keep], *directory.glob(".round-*.safetensors.*")]:
+        path.unlink(missing_ok=True)
 
 
 def _sync_directory(directory: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 from torch.utils.data import Dataset
@@ -14,6 +15,7 @@ from splitfl.errors import SplitflError
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.client_turn import ClientTurn
 from splitfl.run.enrollment import TAKEN
+from splitfl.run.failure import PeerError, in_words, within
 from splitfl.run.pool import Pool
 from splitfl.transport.base import Channel, ChannelClosed
 from splitfl.transport.messages import PROTOCOL, Begin, Finish, Hello, Refuse, Welcome
@@ -21,6 +23,9 @@ from splitfl.version import __version__
 
 PAUSE = 0.5
 """Seconds between a lost connection and the next try."""
+
+LAST_WORD = 2.0
+"""Seconds for a last word in either direction."""
 
 Connect = Callable[[], Awaitable[Channel]]
 """Opens a channel to the server; how long it tries is its own affair."""
@@ -55,6 +60,11 @@ class Client:
         self._welcome: Welcome | None = None
         self._turn: ClientTurn | None = None
 
+    @property
+    def enrolled(self) -> bool:
+        """Whether the server has taken this client in."""
+        return self._welcome is not None
+
     async def run(self) -> str:
         """Take part until the server finishes; returns its last word. Raises SplitflError when refused or cut off."""
         clock = asyncio.get_running_loop().time
@@ -76,12 +86,13 @@ class Client:
         work = await self._enroll(channel)
         if isinstance(work, Finish):
             return work.reason
+        # The turns of all others may come first, and each may use its time up.
+        clients = self._welcome.clients if self._welcome else 1
+        patience = (clients + 1) * self._blueprint.deadlines.round
         turn: asyncio.Task[None] | None = None
-        deadline = self._blueprint.deadlines.round
-        while True:
-            hearing = asyncio.create_task(channel.hear(timeout=deadline, what="the server's next round"))
-            try:
-                message = await _hear_beside(hearing, turn, channel)
+        try:
+            while True:
+                message = await _hear_beside(turn, channel, patience=patience)
                 if isinstance(message, Begin):
                     await _end(turn)
                     turn = asyncio.create_task(work.run(message, channel))
@@ -89,15 +100,14 @@ class Client:
                     return message.reason
                 elif isinstance(message, Refuse):
                     raise SplitflError(f"the server dropped {self.name}: {message.message}")
-            except BaseException:
-                await _end(hearing)
-                await _end(turn)
-                raise
+        finally:
+            await _end(turn)
 
     async def _enroll(self, channel: Channel) -> ClientTurn | Finish:
-        await channel.tell(self._hello())
         deadline = self._blueprint.deadlines.enrollment
-        reply = await channel.hear(timeout=deadline, what="the server's welcome, once all clients are enrolled")
+        await within(deadline, channel.tell(self._hello()), what="the server did not take the hello")
+        patience = deadline + LAST_WORD  # the server's own deadline comes first, with its reason
+        reply = await channel.hear(timeout=patience, what="the server's welcome, once all clients are enrolled")
         if isinstance(reply, Refuse):
             if reply.code == TAKEN:
                 raise _NotNowError(reply.message)
@@ -130,16 +140,30 @@ class _NotNowError(SplitflError):
     """The server will not take this client now, but may in a moment."""
 
 
-async def _hear_beside(hearing: asyncio.Task[Any], turn: asyncio.Task[None] | None, channel: Channel) -> Any:
-    """The next control message; an error of the running turn is told to the server and raised."""
-    if turn is not None:
-        await asyncio.wait({hearing, turn}, return_when=asyncio.FIRST_COMPLETED)
-        if turn.done() and not turn.cancelled() and (error := turn.exception()) is not None:
-            if channel.closed:
-                raise ChannelClosed(channel.peer, channel.reason) from error
-            await channel.tell(Refuse("failed", f"{type(error).__name__}: {error}"))
-            raise error
-    return await hearing
+async def _hear_beside(turn: asyncio.Task[None] | None, channel: Channel, *, patience: float) -> Any:
+    """The next control message; an error of the running turn is told to the server and raised.
+
+    A word of the server's comes before an error on the way to it: it says why, or that a new turn has begun.
+    """
+    hearing = asyncio.create_task(channel.hear(timeout=patience, what="the server's next round"))
+    try:
+        if turn is not None:
+            await asyncio.wait({hearing, turn}, return_when=asyncio.FIRST_COMPLETED)
+            error = turn.exception() if turn.done() and not turn.cancelled() else None
+            if isinstance(error, PeerError):
+                await asyncio.wait({hearing}, timeout=LAST_WORD)
+            if error is not None and not (hearing.done() and isinstance(error, PeerError)):
+                await _confess(error, channel)
+                raise error
+        return await hearing
+    finally:
+        await _end(hearing)
+
+
+async def _confess(error: BaseException, channel: Channel) -> None:
+    """Tell the server why this client gives up, if it still listens."""
+    with suppress(SplitflError):
+        await within(LAST_WORD, channel.tell(Refuse("failed", in_words(error))), what="the server did not listen")
 
 
 async def _end(task: asyncio.Task[Any] | None) -> None:

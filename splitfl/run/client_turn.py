@@ -36,7 +36,9 @@ class ClientTurn:
         self._blueprint = blueprint
         self._dataset = dataset
         self._recorder = Recorder()
-        self._actor = Actor(f"c{client}", blueprint, pool=pool, recorder=self._recorder, channels={})
+        # The server minds the time of single messages; it may serve many others before it answers this client.
+        patience = blueprint.deadlines.round
+        self._actor = Actor(f"c{client}", blueprint, pool=pool, recorder=self._recorder, channels={}, patience=patience)
         self._whole = blueprint.topology((client,))
         self._snapshots = Snapshots()
         self._seed: int | None = None
@@ -86,7 +88,8 @@ class ClientTurn:
         self.steps = steps
 
     def _keep(self, step: int) -> None:
-        if self._blueprint.deadlines.rejoin:
+        """Keep what may be gone back to: any mini-batch after a lost connection, the beginning if all start again."""
+        if self._blueprint.deadlines.rejoin or (step == 0 and self._whole.shared):
             self._snapshots.take(step, self._actor.replicas, self._actor.tally)
 
     def _program(self, text: str) -> Program:

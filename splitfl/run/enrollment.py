@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from splitfl.errors import SplitflError
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.parting import part
 from splitfl.run.roster import Member, Roster
 from splitfl.transport.base import Channel
 from splitfl.transport.messages import Finish, Hello, Refuse, version_refusal
@@ -40,15 +41,14 @@ class Enrollment:
         hello = await channel.hear(timeout=deadline, what="the hello of a client that connected")
         answer = self._over or self._objection(hello)
         if answer is not None or not isinstance(hello, Hello):
-            await channel.tell(answer or Refuse("protocol", "expected Hello"))
-            await channel.close("the session is over for this client")
+            await part(channel, answer or Refuse("protocol", "expected Hello"))
             return
         if self._roster is not None:
             await self._roster.take_back(hello, channel)
             await channel.wait_closed()
             return
+        self._present[hello.client] = (hello, channel)  # before anything is awaited: two may have the same name
         async with self._changed:
-            self._present[hello.client] = (hello, channel)
             self._changed.notify_all()
         await channel.wait_closed()
         async with self._changed:
@@ -72,14 +72,19 @@ class Enrollment:
                 roster = self._roster = self._assign()
         except TimeoutError:
             names = ", ".join(self.names) or "none"
-            raise SplitflError(
+            problem = (
                 f"{len(self._present)} of {self._expected} clients enrolled within {deadline:g} s (present: {names}); "
                 f"start the missing {self._expected - len(self._present)}, or lower the number of clients"
-            ) from None
-        for member in roster.members.values():
-            with suppress(SplitflError):  # one that is lost already may come back, as at any later time
-                await roster.welcome(member)
+            )
+            word = Refuse("ended", problem)
+            await asyncio.gather(*(part(channel, word) for _, channel in self._present.values()))
+            raise SplitflError(problem) from None
+        await asyncio.gather(*(self._welcome(roster, member) for member in roster.members.values()))
         return roster
+
+    async def _welcome(self, roster: Roster, member: Member) -> None:
+        with suppress(SplitflError):  # one that is lost already may come back, as at any later time
+            await roster.welcome(member)
 
     def _assign(self) -> Roster:
         """Give ids in the natural order of names, so that who came first decides nothing."""
@@ -115,6 +120,8 @@ class Enrollment:
         """Refuse a second client of a name, and a new one once training has begun; a client may come back."""
         if self._roster is None:
             held = self._present.get(hello.client)
+            if held is None and len(self._present) >= self._expected:
+                return Refuse("full", f"all {self._expected} clients are enrolled")
             before = None if held is None else (held[1], held[0])
         else:
             member = self._roster.find(hello.client)

@@ -9,12 +9,16 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from splitfl.errors import SplitflError
 from splitfl.model.loss import metrics
 from splitfl.run.blueprint import Blueprint
 
 
 class Evaluate:
-    """Loss and, for class scores, accuracy of the unsplit model with a given state."""
+    """Loss and, for class scores, accuracy of the unsplit model with a given state.
+
+    Raises SplitflError, when called, for a data set without samples.
+    """
 
     def __init__(self, blueprint: Blueprint, dataset: Dataset[Any], *, batch_size: int = 256) -> None:
         self._blueprint = blueprint
@@ -37,6 +41,8 @@ class Evaluate:
                 samples += counts["samples"]
                 correct += counts.get("correct", 0)
                 predictions += counts.get("predictions", 0)
+        if not samples:
+            raise SplitflError("test: the data set is empty, expected one sample or more")
         found = {"loss": loss / samples}
         return found | ({"accuracy": correct / predictions} if predictions else {})
 

@@ -10,7 +10,7 @@ from splitfl.errors import SplitflError
 from splitfl.model import Port
 from splitfl.model.micro_batches import sizes
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.target import is_target
+from splitfl.run.target import is_target, split_target
 from splitfl.schedule.instruction import Kind, Value
 from splitfl.schedule.topology import Topology
 
@@ -28,7 +28,8 @@ def verify(
 ) -> None:
     """Raise SplitflError, naming the tensor, unless `tensors` are what `value` must hold.
 
-    `samples` are the sizes of the clients' mini-batches; weights need none.
+    `samples` are the sizes of the clients' mini-batches; weights need none. What is on its way to a shared stage must
+    be free of NaN, which would spoil the weights of all.
     """
     stage = blueprint.partition.stages[value.stage]
     if value.kind in (Kind.PARAMS, Kind.AVG):
@@ -42,15 +43,25 @@ def verify(
         ports = _signature((port for port in stage.outputs if port.requires_grad), count)
         _compare(tensors, ports, required=(), what=value)
         return
+    _, carried = split_target(tensors)
+    if (carried is not None) != blueprint.carries_target(value.stage, topology):
+        raise SplitflError(f"{value} comes {'without' if carried is None else 'with'} labels, expected the opposite")
     labels = {name: tensor for name, tensor in tensors.items() if is_target(name)}
-    if bool(labels) != blueprint.carries_target(value.stage, topology):
-        raise SplitflError(f"{value} comes {'with' if labels else 'without'} labels, expected the opposite")
     for name, label in labels.items():
         if label.dim() == 0 or label.shape[0] != count:
             raise SplitflError(f"{value}: {name} has shape {tuple(label.shape)}, expected {count} samples")
     ports = _signature(stage.outputs, count)
-    activations = {name: tensor for name, tensor in tensors.items() if not is_target(name)}
+    activations = {name: tensor for name, tensor in tensors.items() if name not in labels}
     _compare(activations, ports, required=ports, what=value)
+    if value.stage + 1 in topology.shared:
+        _require_numbers(tensors, what=value)
+
+
+def _require_numbers(tensors: Tensors, *, what: Value) -> None:
+    """No NaN. Infinity may be meant: attention masks hold it."""
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise SplitflError(f"{what}: {name} holds NaN, expected numbers")
 
 
 def _signature(ports: Iterable[Port], samples: int) -> Signature:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from splitfl.errors import SplitflError
+
+T = TypeVar("T")
+
+LONGEST = 500
+"""Characters of a reason that are passed on."""
 
 
 class PeerError(SplitflError):
@@ -25,6 +31,21 @@ def blame(peer: str | None) -> Iterator[None]:
         yield
     except SplitflError as error:
         raise PeerError(str(peer), str(error)) from error
+
+
+async def within(seconds: float, work: Awaitable[T], *, what: str) -> T:
+    """What `work` gives. SplitflError that `what` did not happen where it takes more than `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise SplitflError(f"{what} within {seconds:g} s") from None
+
+
+def in_words(error: BaseException) -> str:
+    """An error as a reason to pass on: our own speak for themselves, any other says what it is."""
+    text = str(error) if isinstance(error, SplitflError) else f"{type(error).__name__}: {error}"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

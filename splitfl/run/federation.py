@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 
 from splitfl.aggregation import Assignment, Outcome, Refusal, StrategyRounds, Update, handover
+from splitfl.aggregation.guards import is_finite
 from splitfl.aggregation.values import Reply
 from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
@@ -104,10 +106,10 @@ class Federation:
         return self._trained
 
     def _trace(self) -> None:
-        """Keep one mini-batch of the last turn, measured and predicted."""
-        if not self._outcomes:
+        """Keep one mini-batch of the last turn in which somebody trained, measured and predicted."""
+        last = next((outcome for outcome in reversed(self._outcomes) if outcome.plans), None)
+        if last is None:
             return
-        last = self._outcomes[-1]
         self._trained.measured = () if self._options.virtual else tuple(last.timeline)
         if self._options.predict is not None:
             self._trained.predicted = spans(self._options.predict([traced(plan) for plan in last.plans]).events)
@@ -118,21 +120,39 @@ class Federation:
 
     async def _round(self, number: int) -> None:
         if self._strategy is None:
-            for client in sorted(self._roster.members):
-                replies = await self._train(number, [Assignment(client, self._averaged())])
-                if any(isinstance(reply, Update) for reply in replies):
-                    self._take(handover(replies, self._averaged()))
-                else:
-                    self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
-            return
+            await self._relay(number)
+        else:
+            await self._aggregated(number, self._strategy)
+
+    async def _relay(self, number: int) -> None:
+        """Clients in turn, each from the weights that the one before it handed on."""
+        trained = 0
+        for client in sorted(self._roster.members):
+            replies = await self._train(number, [Assignment(client, self._averaged())])
+            if any(isinstance(reply, Update) for reply in replies):
+                self._take(handover(replies, self._averaged()))
+                trained += 1
+            else:
+                self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
+        if not trained:
+            raise SplitflError(f"round {number}: nobody trained ({'; '.join(map(str, self._refused))})")
+
+    async def _aggregated(self, number: int, strategy: StrategyRounds) -> None:
+        """All clients that the strategy asks, and its average of what they hand over. A strategy blocks its thread."""
         loop = asyncio.get_running_loop()
+        under_way: list[Future[list[Reply]]] = []
 
         def train(assignments: Sequence[Assignment]) -> list[Reply]:
-            return asyncio.run_coroutine_threadsafe(self._train(number, assignments), loop).result()
+            under_way.append(asyncio.run_coroutine_threadsafe(self._train(number, assignments), loop))
+            return under_way[-1].result()
 
         clients = {client: member.name for client, member in self._roster.members.items()}
-        outcome = await asyncio.to_thread(self._strategy.round, number, self._averaged(), train, clients)
-        self._take(outcome)
+        try:
+            self._take(await asyncio.to_thread(strategy.round, number, self._averaged(), train, clients))
+        except asyncio.CancelledError:
+            for training in under_way:
+                training.cancel()
+            raise
 
     async def _train(self, number: int, assignments: Sequence[Assignment]) -> list[Reply]:
         """One turn of the assigned clients; what they hand over, in the order of their ids."""
@@ -151,12 +171,18 @@ class Federation:
         return {name: self._trained.state[name] for stage in stages for name in stage.state_names}
 
     def _take(self, outcome: Outcome) -> None:
-        """Make a round's outcome the state, and copy what is not averaged from where it lives."""
-        self._trained.state.update(outcome.state)
+        """Make a round's outcome the state, and copy what is not averaged from where it lives.
+
+        Raises SplitflError where shared weights, which no strategy looks at, are no numbers any more.
+        """
         self._refused.extend(outcome.refused)
+        shared: Tensors = {}
         for stage in self._topology.shared:
-            replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
-            self._trained.state.update(replica.state())
+            shared |= self._actor.replica(weights(self._topology, stage, None), self._topology).state()
+        broken = [name for name, value in shared.items() if not is_finite(value)]
+        if broken:
+            raise SplitflError(f"training has diverged: {broken[0]!r} is not finite; lower the learning rate")
+        self._trained.state |= outcome.state | shared
         for alias, name in self._blueprint.partition.aliases.items():
             self._trained.state[alias] = self._trained.state[name]
         for turn in self._outcomes:
@@ -166,7 +192,8 @@ class Federation:
     async def _record(self, number: int, seconds: float, before: tuple[int, int]) -> RoundRecord:
         up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
         metrics = await asyncio.to_thread(self._metrics)
-        timelines = [self._options.predict(outcome.plans) for outcome in self._outcomes if self._options.predict]
+        trained = [outcome for outcome in self._outcomes if outcome.plans]
+        timelines = [self._options.predict(outcome.plans) for outcome in trained if self._options.predict]
         idle = idle_shares(self._outcomes, slots=self._actor.pool.slots, seconds=seconds)
         if self._options.virtual:
             seconds, idle = in_sequence(timelines)
@@ -180,9 +207,15 @@ class Federation:
             bytes_up=up,
             bytes_down=down,
             idle=idle,
-            participants=tuple(self._names[client] for turn in self._outcomes for client in turn.reports),
+            participants=self._participants(),
             failures=tuple(Failure(refusal.name, refusal.reason) for refusal in self._refused),
         )
+
+    def _participants(self) -> tuple[str, ...]:
+        """Names of those whose work is in the weights, by id."""
+        refused = {refusal.client for refusal in self._refused}
+        clients = {client for turn in self._outcomes for client in turn.reports} - refused
+        return tuple(self._names[client] for client in sorted(clients))
 
     def _metrics(self) -> dict[str, float]:
         """Test metrics of the trained model; of personal models, their mean."""

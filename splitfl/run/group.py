@@ -21,13 +21,13 @@ from splitfl.model import Replica
 from splitfl.run.actor import Actor, Work
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.expectation import verify
-from splitfl.run.failure import PeerError, blame
+from splitfl.run.failure import PeerError, blame, within
 from splitfl.run.roster import Member, Roster
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.turn_plan import GroupPlan, personal_stages
 from splitfl.schedule.instruction import Kind, Op, Value
 from splitfl.schedule.text import program_text
-from splitfl.transport.base import Channel, ChannelClosed
+from splitfl.transport.base import Channel, ChannelClosed, DeadlineExceeded
 from splitfl.transport.messages import Address, Begin, Refuse, Report, Step
 
 Tensors = dict[str, torch.Tensor]
@@ -88,7 +88,8 @@ class Group:
         self._prepare(first)
         for client in self.plan.topology.clients:
             with blame(f"c{client}"):
-                await self._member(client).channel.tell(self._begin(client, first))
+                telling = self._channel(client).tell(self._begin(client, first))
+                await within(self._blueprint.deadlines.step, telling, what="it did not hear that the turn begins")
             self.begun[client] = time.monotonic()
         if first == 0:
             await self._actor.run(self.plan.opening.get("server", ()), whole)
@@ -132,14 +133,16 @@ class Group:
 
     async def _recover(self, client: int, lost: Channel, error: PeerError) -> int:
         """The mini-batch to go on with once `client` is back. Raises the error again if it stays away."""
-        if not isinstance(error.__cause__, ChannelClosed):
+        if not isinstance(error.__cause__, ChannelClosed | DeadlineExceeded):
             raise error
         if (word := await _last_word(lost)) is not None:
             raise PeerError(error.peer, word) from error
-        within = self._blueprint.deadlines.rejoin
-        member = await self._roster.returned(client, instead_of=lost, within=within) if within else None
+        if not isinstance(error.__cause__, ChannelClosed):
+            raise error
+        patience = self._blueprint.deadlines.rejoin
+        member = await self._roster.returned(client, instead_of=lost, within=patience) if patience else None
         if member is None:
-            waited = f"; it did not come back within {within:g} s" if within else ""
+            waited = f"; it did not come back within {patience:g} s" if patience else ""
             raise PeerError(error.peer, f"{error.reason}{waited}") from error
         return self._common_step(member)
 
@@ -157,9 +160,13 @@ class Group:
             raise PeerError(f"c{client}", "it is no member any more")
         return member
 
+    def _channel(self, client: int) -> Channel:
+        """The channel of this attempt: over a newer one, a client that came back knows nothing of the attempt yet."""
+        return self._actor.channels[f"c{client}"]
+
     async def _hear_out(self, client: int) -> None:
         """Take a client's report, and its own front where nothing averages it: it is only looked at."""
-        channel = self._member(client).channel
+        channel = self._channel(client)
         deadline = self._blueprint.deadlines.step
         with blame(f"c{client}"):
             front: Tensors = {}

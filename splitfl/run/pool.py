@@ -7,6 +7,9 @@ import heapq
 import itertools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
 import torch
@@ -46,6 +49,34 @@ class Inline:
         """Nothing to close."""
 
 
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A computation, and the event loop in which somebody waits for its outcome."""
+
+    compute: Callable[[], Any]
+    outcome: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+
+    def carry_out(self) -> None:
+        """Compute, and hand the outcome over."""
+        try:
+            result = self.compute()
+        except StopIteration as error:  # no future can hold one
+            self.fail(RuntimeError(f"StopIteration({error}) in a computation"))
+        except BaseException as error:
+            self.fail(error)
+        else:
+            self._tell(self.outcome.set_result, result)
+
+    def fail(self, error: BaseException) -> None:
+        """Hand over that there is no result, and why."""
+        self._tell(self.outcome.set_exception, error)
+
+    def _tell(self, settle: Callable[[Any], None], outcome: Any) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(settle, outcome)
+
+
 class Threads:
     """`slots` worker threads with one torch thread each and a queue ordered by `PRIORITY`.
 
@@ -55,8 +86,8 @@ class Threads:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._work: list[tuple[int, int, Callable[[], None]]] = []
-        self._ready = threading.Condition()
+        self._queue: list[tuple[int, int, _Job]] = []
+        self._changed = threading.Condition()
         self._ticket = itertools.count()
         self._closed = False
         self._threads = [threading.Thread(target=self._serve, daemon=True, name=f"compute-{i}") for i in range(slots)]
@@ -64,56 +95,53 @@ class Threads:
             thread.start()
 
     async def run(self, op: Op, function: Callable[..., T], *arguments: Any) -> T:
-        """The result of `function(*arguments)`, computed on a worker."""
+        """The result of `function(*arguments)`, computed on a worker. RuntimeError where the pool is closed."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        abandoned = threading.Event()
-
-        def work() -> None:
-            try:
-                outcome = None if abandoned.is_set() else function(*arguments)
-            except BaseException as error:
-                loop.call_soon_threadsafe(_settle, future, None, error)
-            else:
-                loop.call_soon_threadsafe(_settle, future, outcome, None)
-
-        with self._ready:
+        job = _Job(partial(function, *arguments), loop.create_future(), loop)
+        with self._changed:
             if self._closed:
                 raise RuntimeError("the compute pool is closed")
-            heapq.heappush(self._work, (PRIORITY.get(op, LAST), next(self._ticket), work))
-            self._ready.notify()
+            heapq.heappush(self._queue, (PRIORITY.get(op, LAST), next(self._ticket), job))
+            self._changed.notify()
         try:
-            return cast(T, await asyncio.shield(future))
+            await asyncio.wait([job.outcome])
         except asyncio.CancelledError:
-            # Work that has begun still touches its replica: wait for it, or the next turn would race with it.
-            abandoned.set()
-            await asyncio.wait([future])
+            await self._abandon(job)
             raise
+        return cast(T, job.outcome.result())
 
     def close(self) -> None:
-        """Take no more work; workers end after what they run."""
-        with self._ready:
+        """Take no more work; workers end after what they run, and whoever waits for the rest gets a RuntimeError."""
+        with self._changed:
             self._closed = True
-            self._work.clear()
-            self._ready.notify_all()
+            waiting, self._queue = self._queue, []
+            self._changed.notify_all()
+        for _, _, job in waiting:
+            job.fail(RuntimeError("the compute pool was closed"))
         for thread in self._threads:
             thread.join(timeout=10)
+
+    async def _abandon(self, job: _Job) -> None:
+        """Take back work that has not begun. Wait for work that has, however often the wait is cancelled: it still
+        touches its replica, and the next turn would race with it."""
+        with self._changed:
+            ours = [entry for entry in self._queue if entry[2] is job]
+            if ours:
+                self._queue.remove(ours[0])
+                heapq.heapify(self._queue)
+                return
+        while not job.outcome.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([job.outcome])
+        job.outcome.exception()  # looked at, so that asyncio does not report it as lost
 
     def _serve(self) -> None:
         torch.set_num_threads(1)
         while True:
-            with self._ready:
-                self._ready.wait_for(lambda: bool(self._work) or self._closed)
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._queue) or self._closed)
                 if self._closed:
                     return
-                _, _, work = heapq.heappop(self._work)
-            work()
-
-
-def _settle(future: asyncio.Future[Any], outcome: Any, error: BaseException | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(outcome)
+                job = heapq.heappop(self._queue)[2]
+            job.carry_out()
+            del job  # or an idle worker would keep its tensors alive

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from splitfl.errors import SplitflError
+from splitfl.run.failure import within
+from splitfl.run.parting import PATIENCE, part
 from splitfl.transport.base import Channel
 from splitfl.transport.messages import Hello, Refuse, Welcome
 
@@ -49,7 +50,8 @@ class Roster:
 
     async def welcome(self, member: Member) -> None:
         """Tell a member its id."""
-        await member.channel.tell(Welcome(self.session, member.client, len(self._known)))
+        welcome = Welcome(self.session, member.client, len(self._known))
+        await within(PATIENCE, member.channel.tell(welcome), what=f"{member.name} did not take its welcome")
 
     async def take_back(self, hello: Hello, channel: Channel) -> None:
         """Give the member that says `hello` its new channel, and wake whoever waits for it."""
@@ -80,8 +82,4 @@ class Roster:
 
     async def drop(self, client: int, reason: str) -> None:
         """Go on without a member, and tell it why if it can hear."""
-        channel = self.members.pop(client).channel
-        with suppress(SplitflError):
-            if not channel.closed:
-                await channel.tell(Refuse("dropped", reason))
-            await channel.close(reason)
+        await part(self.members.pop(client).channel, Refuse("dropped", reason))

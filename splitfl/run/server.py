@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
 
 from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
@@ -10,9 +10,9 @@ from splitfl.run.blueprint import Blueprint
 from splitfl.run.enrollment import TAKEN, Enrollment
 from splitfl.run.federation import Federation, Options, StoppedError
 from splitfl.run.metrics import Recorder
+from splitfl.run.parting import part
 from splitfl.run.pool import Pool
 from splitfl.run.trained import Trained
-from splitfl.transport.base import Channel
 from splitfl.transport.messages import Finish, Refuse
 
 
@@ -39,12 +39,4 @@ async def run_server(
         raise
     finally:
         enrollment.end(last or Refuse(TAKEN, "the server is stopping: try again later"))
-        for member in roster.members.values():
-            await _part(member.channel, last)
-
-
-async def _part(channel: Channel, word: Finish | Refuse | None) -> None:
-    with suppress(SplitflError):  # it may be gone already, and that is all right now
-        if word is not None:
-            await channel.tell(word)
-        await channel.close("the session is over")
+        await asyncio.gather(*(part(member.channel, last) for member in roster.members.values()))

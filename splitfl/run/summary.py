@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from splitfl.planning.timeline import Timeline
 from splitfl.run.enrollment import natural
 from splitfl.run.turn import TurnOutcome
+from splitfl.transport.messages import Report
 
 
 def train_loss(outcomes: Sequence[TurnOutcome]) -> float | None:
-    """Mean training loss over all samples, from wherever the last loss is computed: the server or the clients."""
-    loss, samples = 0.0, 0
+    """Mean training loss over all samples, from wherever the last loss is computed: the server or the clients.
+
+    Summed by client id, so that who was done first does not show in the last bits.
+    """
+    loss, samples = 0.0, 0.0
     for outcome in outcomes:
-        for client, report in outcome.reports.items():
+        for client, report in sorted(outcome.reports.items()):
             tally = outcome.tallies.get(client)
             if tally is not None:
                 loss, samples = loss + tally.loss, samples + tally.samples
-            elif "train_loss" in report.metrics:
-                trained = int(report.metrics["train_samples"])
-                loss, samples = loss + report.metrics["train_loss"] * trained, samples + trained
+            elif (trained := _reported(report, "train_samples")) > 0:
+                loss, samples = loss + report.metrics.get("train_loss", math.nan) * trained, samples + trained
     return loss / samples if samples else None
+
+
+def _reported(report: Report, name: str) -> float:
+    """A metric of a client; 0 where it is missing or no number that makes sense."""
+    value = report.metrics.get(name, 0.0)
+    return value if math.isfinite(value) and value > 0 else 0.0
 
 
 def idle_shares(outcomes: Sequence[TurnOutcome], *, slots: int, seconds: float) -> dict[str, float]:
@@ -29,7 +39,7 @@ def idle_shares(outcomes: Sequence[TurnOutcome], *, slots: int, seconds: float) 
     for outcome in outcomes:
         for client, report in outcome.reports.items():
             actor = f"c{client}"
-            busy[actor] = busy.get(actor, 0.0) + report.metrics.get("busy", 0.0)
+            busy[actor] = busy.get(actor, 0.0) + _reported(report, "busy")
     return {actor: min(1.0, max(0.0, 1 - busy[actor] / seconds)) for actor in sorted(busy, key=natural)}
 
 

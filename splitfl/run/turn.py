@@ -15,7 +15,7 @@ import torch
 from splitfl.model import Replica
 from splitfl.run.actor import Actor, Work
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.failure import PeerError
+from splitfl.run.failure import PeerError, first
 from splitfl.run.group import Group
 from splitfl.run.metrics import Tally, traced_step
 from splitfl.run.record import Span, from_zero
@@ -27,6 +27,9 @@ from splitfl.schedule.instruction import Instruction, Op, Program, Value
 from splitfl.transport.messages import Report
 
 Tensors = dict[str, torch.Tensor]
+
+PLANS = 1000
+"""Plans that are kept: one for each client, or for each set of clients that moved together."""
 
 
 @dataclass(slots=True)
@@ -104,10 +107,9 @@ class Turns:
         outcome.plans = [self._plan(part) for part in parts]
         self._actor.clear()
         groups = [self._make(plan, round_number, averages) for plan in outcome.plans]
-        await asyncio.gather(*(self._group(group, outcome) for group in groups))
-        for client in outcome.failures:
-            if client in self._roster.members:
-                await self._roster.drop(client, outcome.failures[client])
+        await self._run(groups, outcome)
+        lost = [client for client in outcome.failures if client in self._roster.members]
+        await asyncio.gather(*(self._roster.drop(client, outcome.failures[client]) for client in lost))
         survivors = tuple(client for client in samples if client not in outcome.failures)
         if survivors and not (outcome.failures and self._together(averages)):
             await self._collect(survivors, outcome)
@@ -116,6 +118,15 @@ class Turns:
         outcome.tallies = dict(self._actor.tally)
         outcome.timeline = self._timeline(groups)
         return outcome
+
+    async def _run(self, groups: list[Group], outcome: TurnOutcome) -> None:
+        try:
+            async with asyncio.TaskGroup() as running:
+                for group in groups:
+                    running.create_task(self._group(group, outcome))
+        except BaseExceptionGroup as errors:
+            error = first(errors)
+            raise error from error.__cause__
 
     def _make(self, plan: GroupPlan, round_number: int, averages: Mapping[int, Tensors]) -> Group:
         return Group(
@@ -146,6 +157,8 @@ class Turns:
         """The plan for these clients and samples; it is the same every round, so it is made once."""
         key = tuple(sorted(clients.items()))
         if key not in self._plans:
+            if len(self._plans) >= PLANS:
+                del self._plans[next(iter(self._plans))]
             self._plans[key] = plan_group(self._blueprint, clients)
         return self._plans[key]
 
@@ -156,6 +169,8 @@ class Turns:
                 await group.run()
         except TimeoutError:
             late = [client for client in group.plan.topology.clients if client not in group.reports]
+            # Where all move together, most of them are late because they wait for one.
+            late = [client for client in late if f"c{client}" in self._actor.awaited] or late
             outcome.failures |= dict.fromkeys(late, f"not done when the round's deadline of {limit:g} s passed")
         except PeerError as error:
             outcome.failures[int(error.peer.removeprefix("c"))] = error.reason

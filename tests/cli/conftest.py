@@ -25,6 +25,14 @@ def three(context=None):
     return 3
 
 
+def fails():
+    raise ValueError("no disk")
+
+
+def both():
+    return load_mine(), load_mine()
+
+
 def load_mine():
     import splitfl
     return splitfl.load("digits").test

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 
 import pytest
 
+from splitfl.cli import console
+from splitfl.cli.progress import Progress
 from splitfl.methods import METHODS
+from splitfl.run.record import Failure, RoundRecord
 
 
 def events(out):
@@ -28,13 +32,51 @@ def test_methods_lists_every_method(splitfl_command):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_tables_fit_the_terminal(splitfl_command, job, monkeypatch, columns):
+def test_what_is_printed_fits_the_terminal(splitfl_command, job, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    for arguments in (("methods",), ("cuts", job), ("doctor",), ("show", "pipar", "--gantt")):
+    simulate = ("simulate", job, "--rounds", "1", "--clients", "11", "--link", "lora-like")
+    for arguments in (("methods",), ("cuts", job), ("cuts", job, "--samples", "1000000"), ("doctor",), simulate):
         outcome = splitfl_command(*arguments)
-        assert outcome.code == 0
-        widest = max(len(line) for line in outcome.out.splitlines())
-        assert widest <= max(columns, 112)  # schedules are text for files, of their own width
+        assert outcome.code == 0, outcome.err
+        assert max(len(line) for line in outcome.out.splitlines()) <= columns, outcome.out
+
+
+def test_a_long_name_wraps_and_numbers_do_not(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    console.table("", ("cut after", "weights"), [("a.long.name." * 10, "1,234,567")])
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert sum("1,234,567" in line for line in lines) == 1
+    assert "".join(line.split()[0] for line in lines[2:]) == "a.long.name." * 10
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (99_999, "99,999"), (100_000, "100.0 k"), (2_500_000, "2.5 M"), (3.6e12, "3,600.0 G")]
+)
+def test_counts_are_short_where_they_are_large(count, text):
+    assert console.count_text(count) == text
+
+
+def test_a_round_is_one_line_under_its_heads_and_failures_stand_below(capsys):
+    record = RoundRecord(
+        round=1,
+        seconds=1234.5,
+        accuracy=1.0,
+        loss=2.25,
+        bytes_up=12_300_000,
+        idle={"server": 0.5, "c0": 0.25, "c1": 0.75},
+        failures=(Failure("c2", "no answer for 30 s"),),
+    )
+    with Progress("pipar", rounds=2, as_json=False) as progress:
+        progress.round(record)
+        progress.round(dataclasses.replace(record, round=2, failures=()))
+    head, first, failure, second = capsys.readouterr().out.splitlines()
+    assert head.split() == ["accuracy", "loss", "time", "up", "down", "idle:", "server", "clients"]
+    assert len(head) == len(first) == len(second) == 80
+    assert first.split("  ")[0] == "round"
+    for part in ("100.0 %", "2.2500", "1234.50 s", "12.3 MB", "0 B", "50.0 %"):
+        assert part in first
+    assert failure.strip() == "c2: no answer for 30 s"
 
 
 def test_cuts_lists_the_places_with_their_costs(splitfl_command, job):
@@ -77,10 +119,14 @@ def test_simulate_prints_rounds_and_writes_report_and_weights(splitfl_command, j
     assert [event["event"] for event in found] == ["round", "round", "done"]
     assert found[-1]["history"]["rounds"] == [event["record"] for event in found[:2]]
     assert found[0]["record"]["clock"] == "virtual"
+    assert found[0]["run"] == "pipar"
     assert report.stat().st_size > 100_000
     assert weights.exists()
     text = splitfl_command("simulate", job, "--method", "fedavg", "--rounds", "1")
-    assert re.search(r"round   1  accuracy .* %  loss .* s \(virtual\)", text.out)
+    said, head, first = text.out.splitlines()[:3]
+    assert said == "fedavg: 2 clients (laptop) over wifi-50, in one process"
+    assert "virtual" in head
+    assert re.fullmatch(r"round   1 +[\d.]+ % +[\d.]+ +[\d.]+ s +[\d.]+ kB +[\d.]+ kB +[\d.]+ % +[\d.]+ %", first)
 
 
 def test_a_schedule_file_and_a_generator_of_ones_own_run_from_a_job(splitfl_command, edit, job):

@@ -30,17 +30,20 @@ def finish(*processes, within=90):
     return outs
 
 
-def test_local_trains_over_tls_with_three_clients(splitfl_command, job):
-    outcome = splitfl_command("local", job, "--clients", 3, "--rounds", 1, "--json")
+def test_local_trains_over_tls_with_three_clients_and_equals_simulate(splitfl_command, job, tmp_path):
+    saved, simulated = tmp_path / "local.safetensors", tmp_path / "simulated.safetensors"
+    outcome = splitfl_command("local", job, "--clients", 3, "--rounds", 2, "--json", "--save", saved)
     assert outcome.code == 0, outcome.err
     events = [json.loads(line) for line in outcome.out.splitlines()]
-    assert [event["event"] for event in events] == ["round", "done"]
+    assert [event["event"] for event in events] == ["round", "round", "done"]
     history = events[-1]["history"]
     assert history["clients"] == ["c0", "c1", "c2"]
     assert history["rounds"][0]["clock"] == "real"
     assert set(history["rounds"][0]["idle"]) == {"c0", "c1", "c2", "server"}
     assert history["measured"]
     assert history["predicted"]
+    assert splitfl_command("simulate", job, "--clients", 3, "--save", simulated).code == 0
+    assert same(saved, simulated)
 
 
 def test_a_client_that_cannot_start_ends_a_local_run_at_once(splitfl_command, edit):
@@ -51,6 +54,7 @@ def test_a_client_that_cannot_start_ends_a_local_run_at_once(splitfl_command, ed
     assert len(outcome.err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_mutual_tls_and_a_client_of_another_authority(processes, splitfl_command, job, tmp_path):
     ours, others, saved = tmp_path / "ours", tmp_path / "others", tmp_path / "server.safetensors"
     splitfl_command("certificates", ours, "--host", "127.0.0.1", "--client", "c0", "--client", "c1")
