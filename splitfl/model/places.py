@@ -89,7 +89,7 @@ def _why_unknown(cut: str, found: Places, model: nn.Module) -> str:
     else:
         why = "no such place in the model"
     close = difflib.get_close_matches(cut, known, n=3, cutoff=0.5)
-    meant = f"; did you mean {' or '.join(map(repr, close))}?" if close else ";"
+    meant = f"; did you mean {' or '.join(map(repr, close))}? Places" if close else "; places"
     step = max(1, len(known) // SHOWN)
     more = ", ..." if len(known) > SHOWN else ""
-    return f"{why}{meant} places: {', '.join(known[::step][:SHOWN])}{more}"
+    return f"{why}{meant}: {', '.join(known[::step][:SHOWN])}{more}"
