@@ -15,11 +15,7 @@ WRONG = {
     "wrong type": ("rounds = 2", 'rounds = "two"', r"rounds = 'two'|rounds"),
     "no file": ("model.py:build_model", "models.py:build_model", r"no file .*models.py"),
     "no function": ("model.py:build_model", "model.py:build", r"no function 'build'"),
-    "no data function": (
-        'name = "digits"',
-        'load = "model.py:load_data"',
-        r"no function 'load_data': did you mean load_m",
-    ),
+    "no data function": ('name = "digits"', 'load = "model.py:load"', r"no function 'load': did you mean load_mine"),
     "data that is none": ('name = "digits"', 'load = "model.py:three"', r"gives int: expected \(train, test\)"),
     "more cuts than layers": ('cut = "1"', 'cut = ["1", "1"]', r"named twice"),
     "wrong option of the model": ('cut = "1"', 'cut = "1"\nargs = { wide = 3 }', r"wide"),
