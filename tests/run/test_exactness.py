@@ -78,3 +78,17 @@ def test_batch_norm_counts_every_micro_batch_once_and_takes_none_of_one_sample(b
     result = splitfl.simulate(made, clients=[bench.dataset(5)], rounds=1)
     # Five samples in batches of four: the fifth joins the four, as one sample has no variance; two micro-batches.
     assert int(result.state["1.num_batches_tracked"]) == 2
+
+
+@pytest.mark.parametrize("model", ["mlp", "residual", "cnn", "transformer", "dropout"])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+def test_over_grpc_three_steps_equal_unsplit_training(bench, model, dtype, bound):
+    kind = bench.KINDS[model]
+    for batch, micro in ((1, 1), (5, 4), (7, 3)):
+        method = splitfl.methods.pipar(micro_batches=micro)
+        made = bench.job(kind.model, kind.cuts[0], method, dtype=dtype, batch_size=batch)
+        train = bench.dataset(2 * batch + 1, dtype=dtype)
+        trained, _ = bench.run(bench.over_grpc(made.blueprint(), {"c0": train}, rounds=1))
+        drawing = kind.drawing[0] if kind.drawing else None
+        expected = bench.train_unsplit(made, train, micro_batches=micro, drawing=drawing)
+        assert norm_difference(trained.state, expected) <= bound
