@@ -20,7 +20,7 @@ from splitfl.transport import shaped
 Predict = Callable[[Sequence[GroupPlan]], Timeline]
 
 OVERHEAD = 2e-4
-"""Seconds that an instruction takes beside its arithmetic (dispatch, framing): measured, see benchmarks/overhead.py."""
+"""Seconds that an instruction takes beside its arithmetic (dispatch, framing): an estimate for small computers."""
 
 
 class Fleet:
