@@ -95,6 +95,13 @@ class Job:
         if not holds:
             raise JobError(f"{name} = {getattr(self, name)!r}: expected {wanted}")
 
+    def _require_device(self) -> None:
+        try:
+            torch.empty(1, device=self.device)
+        except (RuntimeError, AssertionError) as error:  # torch built without CUDA asserts
+            reason = str(error).splitlines()[0]
+            raise JobError(f"device = {self.device!r} cannot be used here: {reason}") from error
+
     @property
     def _method(self) -> Method:
         if not isinstance(self.method, Method):
@@ -107,7 +114,10 @@ class Job:
             return self.model
         with torch.random.fork_rng():
             torch.manual_seed(derive(self.seed, "model"))
-            return self.model()
+            made = self.model()
+        if not isinstance(made, nn.Module):
+            raise JobError(f"model: the function gives {type(made).__name__}, expected a torch.nn.Module")
+        return made
 
     def cuts(self) -> tuple[str, ...]:
         """The places of `cut`; none where the whole model stays on the client."""
@@ -133,6 +143,7 @@ class Job:
 
         Raises CutError, ShapeError, LossError, ScheduleError or JobError, each naming what is wrong.
         """
+        self._require_device()
         model = self.build_model()
         cuts, micro_batches = self._choose(model, fleet or Fleet("laptop", "wifi-50"))
         parts = partition(model, self.example_input, cuts)

@@ -1,8 +1,15 @@
-"""The command `splitfl`. Every error that a user can put right is one line on stderr and exit code 2."""
+"""The command `splitfl`. Every error that a user can put right is one line on stderr and exit code 2.
+
+With SPLITFL_DEBUG set to anything in the environment, tracebacks are printed too: of that error, and of failures in
+the model, the loss or the data that a run survives.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 import click
@@ -26,8 +33,14 @@ for register in (register_training, register_network, register_schedules, regist
     register(app)
 
 
+_SILENCE = logging.NullHandler()
+"""Keeps what is logged from stderr, where Python would write it for want of another handler."""
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with its exit code."""
+    if not _debugging():
+        logging.getLogger("splitfl").addHandler(_SILENCE)
     try:
         outcome = app(args=None if arguments is None else list(arguments), standalone_mode=False)
     except (SplitflError, ScheduleError, OSError) as error:
@@ -42,6 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(outcome if isinstance(outcome, int) else 0)
 
 
+def _debugging() -> bool:
+    return bool(os.environ.get("SPLITFL_DEBUG"))
+
+
 def _complain(message: str) -> None:
+    if _debugging():
+        traceback.print_exc()
     for line in message.splitlines():
         sys.stderr.write(f"splitfl: {line.strip()}\n")

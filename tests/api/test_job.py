@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 
 import pytest
 import torch
@@ -116,3 +117,40 @@ def test_serve_and_join_are_the_two_ends_of_a_run(make_job, digits):
     simulated = splitfl.simulate(make_job(), clients=clients, rounds=2, test=digits.test)
     assert all(torch.equal(result.state[name], value) for name, value in simulated.state.items())
     assert [each.accuracy for each in result.history.rounds] == [each.accuracy for each in simulated.history.rounds]
+
+
+def test_what_means_the_same_at_both_ends_is_the_same_contract(make_job, tmp_path):
+    text = "c0: 0F0.0 0F0.1 0B0.0 0B0.1 0U0\nserver: 1F0.0 1B0.0 1F0.1 1B0.1 1U0\n"
+    methods = []
+    for folder in ("server", "client"):
+        (tmp_path / folder).mkdir()
+        path = tmp_path / folder / "mine.sched"
+        path.write_text(text)
+        methods.append(splitfl.methods.pipar(micro_batches=2, schedule=path))
+    ours = make_job(method=methods[0]).blueprint().contract
+    assert make_job(method=methods[1], local_epochs=1).blueprint().contract == ours
+    assert make_job(method=methods[1], local_epochs=2).blueprint().contract != ours
+    assert make_job(method="splitfed-v1").blueprint().contract != ours
+
+
+def test_a_model_that_is_none_is_refused(make_job):
+    with pytest.raises(splitfl.JobError, match=r"the function gives int, expected a torch.nn.Module"):
+        make_job(model=lambda: 3).blueprint()
+
+
+def test_a_server_and_its_client_say_when_they_are_connected(make_job, digits):
+    seen = []
+
+    def start(address):
+        threading.Thread(
+            target=lambda: seen.append(
+                splitfl.join(make_job(), digits.test, server=address, name="c0", on_connect=lambda: seen.append("here"))
+            )
+        ).start()
+
+    splitfl.serve(make_job(), clients=1, rounds=1, on_listen=start)
+    for _ in range(100):
+        if len(seen) == 2:
+            break
+        time.sleep(0.05)
+    assert seen == ["here", "training is complete after 1 rounds"]

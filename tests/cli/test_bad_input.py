@@ -20,6 +20,9 @@ WRONG = {
     "more cuts than layers": ('cut = "1"', 'cut = ["1", "1"]', r"named twice"),
     "wrong option of the model": ('cut = "1"', 'cut = "1"\nargs = { wide = 3 }', r"wide"),
     "wrong shape": ('cut = "1"', 'cut = "1"\nexample_shape = [1, 7, 7]', r"49.*64|64.*49"),
+    "no module": ("model.py:build_model", "model.py:three", r"gives int, expected a torch.nn.Module"),
+    "no such device": ("batch_size = 64", 'batch_size = 64\ndevice = "cuda:99"', r"device = 'cuda:99' cannot be used"),
+    "unknown strategy": ("[server]", '[strategy]\nname = "FedAvgg"\n[server]', r"'FedAvgg': .*did you mean 'FedAvg'"),
     "unknown data": ('name = "digits"', 'name = "digit"', r"digits"),
     "unknown optimizer": ('name = "sgd"', 'name = "sdg"', r"sgd"),
     "unknown option of the optimizer": ("momentum", "momentun", r"momentum"),
@@ -46,6 +49,15 @@ def test_a_wrong_job_file(edit, splitfl_command, wrong):
 def test_a_loss_that_is_no_mean_and_no_sum(edit, splitfl_command):
     path = edit("batch_size = 64", 'batch_size = 64\nloss = "model.py:three"')
     one_line(splitfl_command("check", path), "loss")
+
+
+def test_labels_that_the_model_does_not_know(edit, splitfl_command, monkeypatch):
+    path = edit('cut = "1"', 'cut = "1"\nargs = { classes = 5 }')
+    one_line(splitfl_command("simulate", path), r"c0: 1F0.0 on its data: IndexError: Target \d is out of bounds")
+    monkeypatch.setenv("SPLITFL_DEBUG", "1")
+    lines = splitfl_command("simulate", path).err.splitlines()
+    assert "Traceback (most recent call last):" in lines
+    assert lines[-1].startswith("splitfl: round 1: ")
 
 
 @pytest.mark.parametrize(
