@@ -93,6 +93,16 @@ def _server(settings: JobSettings) -> Iterator[str]:
             f"[server] address = {shown(server.address)}: reachable from other machines without encryption; "
             "give tls = { certificate = ..., key = ... }, or allow plain text by insecure = true"
         )
+    if server.observers and (server.tls is None or server.tls.client_ca is None):
+        yield (
+            f"[server] observers = {shown(server.observers)}: names count where clients show certificates; give "
+            "tls.client_ca, or make tokens for observers"
+        )
+    if client.token is not None and client.tls is None and client.insecure:
+        yield f"[client] token = {shown(client.token)}: plain text would give it away; give tls = {{ ca = ... }}"
+    stragglers, clients = server.stragglers, settings.data.clients
+    if isinstance(stragglers.quorum, int) and stragglers.quorum > clients:
+        yield f"[server] stragglers.quorum = {stragglers.quorum}: more than [data] clients = {clients}"
     deadlines = server.deadlines
     if deadlines.step > deadlines.round:
         yield (

@@ -13,17 +13,7 @@ from splitfl.config.error import suggestion
 from splitfl.config.loss import check_loss
 from splitfl.config.optimizer import check_optimizer
 from splitfl.config.reference import split_reference
-from splitfl.config.section import (
-    Address,
-    Names,
-    NumberOrAuto,
-    Positive,
-    Reference,
-    Seconds,
-    Section,
-    Text,
-    among,
-)
+from splitfl.config.section import Names, NumberOrAuto, Positive, Reference, Section, Text, among
 from splitfl.data import NAMES
 from splitfl.methods import METHODS, Method
 from splitfl.planning import DEVICES, LINKS
@@ -221,66 +211,6 @@ class CodecSettings(Section):
     activation: Annotated[Text, among(CODECS)] | None = None
     gradient: Annotated[Text, among(CODECS)] | None = None
     update: Annotated[Text, among(CODECS)] | None = None
-
-
-class ServerTls(Section):
-    """[server] tls: files of the server's certificate and key, and of the authority that signed the clients'."""
-
-    certificate: Text
-    key: Text
-    client_ca: Text | None = None
-
-
-class DeadlineSettings(Section):
-    """[server] deadlines, in seconds.
-
-    enrollment  for all clients to enroll
-    step        for one message of a mini-batch
-    round       for a whole round
-    rejoin      for a client that lost its connection to come back; 0 goes on without it at once
-    """
-
-    enrollment: Seconds = 300.0
-    step: Seconds = 120.0
-    round: Seconds = 3600.0
-    rejoin: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 30.0
-
-
-class ServerSettings(Section):
-    """[server]: where it listens, with what identity, how long it waits and how much it computes at once.
-
-    insecure  allow plain text beyond loopback
-    slots     instructions computed at the same time; as many as there are cores unless given
-    """
-
-    address: Address = "127.0.0.1:9070"
-    tls: ServerTls | None = None
-    insecure: bool = False
-    deadlines: DeadlineSettings = Field(default_factory=DeadlineSettings)
-    slots: Positive | None = None
-
-
-class ClientTls(Section):
-    """[client] tls: file of the authority that signed the server's certificate, and the client's own if it is asked."""
-
-    ca: Text
-    certificate: Text | None = None
-    key: Text | None = None
-
-    @model_validator(mode="after")
-    def _pair(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key go together: one of them is missing")
-        return self
-
-
-class ClientSettings(Section):
-    """[client]: the server to go to, how to trust it, and this client's name."""
-
-    server: Address | None = None
-    tls: ClientTls | None = None
-    insecure: bool = False
-    name: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")] | None = None
 
 
 class PlanningSettings(Section):

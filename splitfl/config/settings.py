@@ -9,16 +9,15 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from splitfl.config.conflicts import conflicts
+from splitfl.config.ends import ClientSettings, ServerSettings
 from splitfl.config.reference import resolve
 from splitfl.config.section import Section
 from splitfl.config.sections import (
-    ClientSettings,
     CodecSettings,
     DataSettings,
     MethodSettings,
     ModelSettings,
     PlanningSettings,
-    ServerSettings,
     StrategySettings,
     TrainingSettings,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from splitfl.run.enrollment import TAKEN
 from splitfl.run.failure import PeerError, in_words, within
 from splitfl.run.pool import Pool
 from splitfl.transport.base import Channel, ChannelClosed
-from splitfl.transport.messages import PROTOCOL, Begin, Finish, Hello, Refuse, Welcome
+from splitfl.transport.messages import PROTOCOL, STALE, Begin, Finish, Hello, Refuse, Welcome
 from splitfl.version import __version__
 
 PAUSE = 0.5
@@ -26,6 +27,8 @@ PAUSE = 0.5
 
 LAST_WORD = 2.0
 """Seconds for a last word in either direction."""
+
+_LOGGER = logging.getLogger(__name__)
 
 Connect = Callable[[], Awaitable[Channel]]
 """Opens a channel to the server; how long it tries is its own affair."""
@@ -98,6 +101,11 @@ class Client:
                     turn = asyncio.create_task(work.run(message, channel))
                 elif isinstance(message, Finish):
                     return message.reason
+                elif isinstance(message, Refuse) and message.code == STALE:
+                    await _end(turn)
+                    turn = None
+                    work.undo()
+                    _LOGGER.warning("%s was late: %s", self.name, message.message)
                 elif isinstance(message, Refuse):
                     raise SplitflError(f"the server dropped {self.name}: {message.message}")
         finally:

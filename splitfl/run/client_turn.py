@@ -65,6 +65,13 @@ class ClientTurn:
         await self._send_front(begin, channel)
         await channel.tell(self._report(begin, start))
 
+    def undo(self) -> None:
+        """The turn came too late: its work counts for nothing, here as on the server."""
+        if 0 in self._snapshots:
+            self._actor.clear()
+            self._actor.discard(self._snapshots.restore(0, self._actor.replicas, self._actor.tally))
+        self._seed, self.steps = None, 0
+
     def _prepare(self, begin: Begin) -> None:
         """Put the actor where mini-batch `begin.first` begins.
 

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import secrets
 from contextlib import suppress
 
 from splitfl.errors import SplitflError
+from splitfl.run.access import Access
+from splitfl.run.admission import objection
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.parting import part
 from splitfl.run.roster import Member, Roster
+from splitfl.run.standing import Standing
 from splitfl.transport.base import Channel
-from splitfl.transport.messages import Finish, Hello, Refuse, version_refusal
+from splitfl.transport.messages import OBSERVER, Finish, Hello, Refuse
 
 TAKEN = "taken"
 """Code of the refusal that may pass: the earlier connection of a killed client can outlive it by a moment."""
 
 
+FIRST_WORD = 10.0
+"""Seconds in which one that connected must say hello: a session that says nothing holds a place."""
+
+
 class Enrollment:
     """Collects `expected` clients. Ids follow the names' natural order, so arrival decides nothing."""
 
-    def __init__(self, blueprint: Blueprint, expected: int) -> None:
+    def __init__(self, blueprint: Blueprint, expected: int, *, access: Access | None = None) -> None:
+        self.standing = Standing(blueprint.method.name, expected, clients=self._states)
         self._blueprint = blueprint
         self._expected = expected
+        self._access = access or Access()
         self._present: dict[str, tuple[Hello, Channel]] = {}
         self._changed = asyncio.Condition()
         self._roster: Roster | None = None
@@ -37,11 +45,17 @@ class Enrollment:
 
     async def admit(self, channel: Channel) -> None:
         """Hear a new client's hello; refuse it with a reason, or keep it and hold its channel open."""
-        deadline = self._blueprint.deadlines.enrollment
-        hello = await channel.hear(timeout=deadline, what="the hello of a client that connected")
-        answer = self._over or self._objection(hello)
+        channel.expect(0, lambda _: False)  # no tensors before a turn asks for them
+        hello = await channel.hear(timeout=FIRST_WORD, what="the hello of a client that connected")
+        answer = objection(hello, channel.identity, access=self._access, blueprint=self._blueprint)
         if answer is not None or not isinstance(hello, Hello):
             await part(channel, answer or Refuse("protocol", "expected Hello"))
+            return
+        if hello.role == OBSERVER:
+            await self.standing.show(channel)
+            return
+        if (word := self._over or self._taken(hello)) is not None:
+            await part(channel, word)
             return
         if self._roster is not None:
             await self._roster.take_back(hello, channel)
@@ -94,27 +108,11 @@ class Enrollment:
             members.append(Member(client, name, hello.samples, channel, hello))
         return Roster(secrets.token_hex(8), members)
 
-    def _objection(self, hello: object) -> Refuse | None:
-        if not isinstance(hello, Hello):
-            return Refuse("protocol", f"the first message is {type(hello).__name__}, expected Hello")
-        if (refusal := version_refusal(hello)) is not None:
-            return refusal
-        if not re.fullmatch(r"[\w.-]{1,64}", hello.client):
-            return Refuse("name", "a client's name has 1 to 64 letters, digits, dots, dashes or underscores")
-        if (refusal := self._taken(hello)) is not None:
-            return refusal
-        if hello.samples < 1:
-            return Refuse("samples", f"client {hello.client!r} has no training samples, expected 1 or more")
-        ours = self._blueprint.fingerprints()
-        theirs = _fingerprints(hello.fingerprint)
-        different = [name for name in ours if ours[name] != theirs.get(name)]
-        if different:
-            return Refuse(
-                "job",
-                f"client {hello.client!r} runs another job than this server: it differs in {', '.join(different)}; "
-                "use the same job file and model code on both",
-            )
-        return None
+    def _states(self) -> dict[str, str]:
+        """How each client that came is, by name."""
+        if self._roster is not None:
+            return self._roster.states
+        return dict.fromkeys(self.names, "connected")
 
     def _taken(self, hello: Hello) -> Refuse | None:
         """Refuse a second client of a name, and a new one once training has begun; a client may come back."""
@@ -134,14 +132,6 @@ class Enrollment:
         if before is None or before[0].closed or before[1].instance == hello.instance:
             return None
         return Refuse(TAKEN, f"a client named {hello.client!r} is connected already: choose another --name")
-
-
-def _fingerprints(text: str) -> dict[str, str]:
-    try:
-        parsed = json.loads(text)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
 
 
 def natural(name: str) -> list[tuple[int, str]]:

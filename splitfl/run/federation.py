@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from splitfl.run.checkpoint import load, prune, save
 from splitfl.run.record import Failure, RoundRecord, spans
 from splitfl.run.resume import newest, pack, require_same, unpack
 from splitfl.run.roster import Roster
+from splitfl.run.stragglers import Stragglers
 from splitfl.run.summary import idle_shares, in_sequence, train_loss
 from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
@@ -52,6 +53,7 @@ class Options:
     checkpoint  folder for one file per round
     resume      go on from the newest checkpoint in that folder, if there is one
     stop        asked after every round: whether to end here, to be resumed later
+    stragglers  when a round closes without some of its clients, and what becomes of those
     """
 
     strategy: Any = None
@@ -62,6 +64,7 @@ class Options:
     checkpoint: Path | None = None
     resume: bool = False
     stop: Callable[[], bool] = lambda: False
+    stragglers: Stragglers = field(default_factory=Stragglers)
 
 
 class Federation:
@@ -70,7 +73,7 @@ class Federation:
     def __init__(self, blueprint: Blueprint, roster: Roster, actor: Actor, options: Options) -> None:
         self._blueprint = blueprint
         self._roster = roster
-        self._turns = Turns(blueprint, actor, roster)
+        self._turns = Turns(blueprint, actor, roster, options.stragglers)
         self._actor = actor
         self._options = options
         self._names = roster.names
@@ -79,6 +82,7 @@ class Federation:
         self._trained = Trained({name: value.clone() for name, value in blueprint.model.state_dict().items()})
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
+        self._asked: set[int] = set()
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
             buffers = {name for name, _ in blueprint.model.named_buffers(remove_duplicate=False)}
@@ -91,7 +95,7 @@ class Federation:
         for number in range(len(self._trained.rounds) + 1, rounds + 1):
             if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
-            self._outcomes, self._refused = [], []
+            self._outcomes, self._refused, self._asked = [], [], set()
             before = self._traffic()
             start = time.monotonic()
             await self._round(number)
@@ -126,16 +130,15 @@ class Federation:
 
     async def _relay(self, number: int) -> None:
         """Clients in turn, each from the weights that the one before it handed on."""
-        trained = 0
         for client in sorted(self._roster.members):
             replies = await self._train(number, [Assignment(client, self._averaged())])
             if any(isinstance(reply, Update) for reply in replies):
-                self._take(handover(replies, self._averaged()))
-                trained += 1
+                outcome = handover(replies, self._averaged())
+                self._refused.extend(outcome.refused)
+                self._take(outcome)
             else:
                 self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
-        if not trained:
-            raise SplitflError(f"round {number}: nobody trained ({'; '.join(map(str, self._refused))})")
+        self._require_quorum(number)
 
     async def _aggregated(self, number: int, strategy: StrategyRounds) -> None:
         """All clients that the strategy asks, and its average of what they hand over. A strategy blocks its thread."""
@@ -148,15 +151,30 @@ class Federation:
 
         clients = {client: member.name for client, member in self._roster.members.items()}
         try:
-            self._take(await asyncio.to_thread(strategy.round, number, self._averaged(), train, clients))
+            outcome = await asyncio.to_thread(strategy.round, number, self._averaged(), train, clients)
         except asyncio.CancelledError:
             for training in under_way:
                 training.cancel()
             raise
+        self._refused.extend(outcome.refused)
+        self._require_quorum(number)
+        self._take(outcome)
+
+    def _require_quorum(self, number: int) -> None:
+        """Raise SplitflError where too few of the clients that were asked have work in the round."""
+        asked, delivered = len(self._asked), len(self._participants())
+        needed = max(self._options.stragglers.needed(asked), 1)
+        if delivered < needed:
+            reasons = "; ".join(map(str, self._refused)) or "more were not asked"
+            found = (
+                f"{delivered} of {asked} clients delivered, the quorum is {needed}" if delivered else "nobody trained"
+            )
+            raise SplitflError(f"round {number}: {found} ({reasons})")
 
     async def _train(self, number: int, assignments: Sequence[Assignment]) -> list[Reply]:
         """One turn of the assigned clients; what they hand over, in the order of their ids."""
         whole = self._trained.state
+        self._asked |= {job.client for job in assignments}
         outcome = await self._turns.run(number, {job.client: whole | job.state for job in assignments})
         self._outcomes.append(outcome)
         replies: list[Reply] = [
@@ -175,7 +193,6 @@ class Federation:
 
         Raises SplitflError where shared weights, which no strategy looks at, are no numbers any more.
         """
-        self._refused.extend(outcome.refused)
         shared: Tensors = {}
         for stage in self._topology.shared:
             shared |= self._actor.replica(weights(self._topology, stage, None), self._topology).state()

@@ -24,7 +24,7 @@ from splitfl.run.expectation import verify
 from splitfl.run.failure import PeerError, blame, within
 from splitfl.run.roster import Member, Roster
 from splitfl.run.snapshots import Snapshots
-from splitfl.run.turn_plan import GroupPlan, personal_stages
+from splitfl.run.turn_plan import GroupPlan, personal_stages, wanted
 from splitfl.schedule.instruction import Kind, Op, Value
 from splitfl.schedule.text import program_text
 from splitfl.transport.base import Channel, ChannelClosed, DeadlineExceeded
@@ -41,6 +41,7 @@ class Group:
 
     serial  gives a number that no Begin had before: it names the messages of an attempt, so that none of an earlier one
             is taken for its own
+    undoable  keep what `undo` needs, even where nobody may come back
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Group:
         seed: int,
         averages: Mapping[int, Tensors],
         serial: Callable[[], int],
+        undoable: bool,
     ) -> None:
         self.plan = plan
         self.reports: dict[int, Report] = {}
@@ -64,6 +66,7 @@ class Group:
         self._seed = seed
         self._averages = averages
         self._serial = serial
+        self._undoable = undoable
         self._turn = 0
         self._completed = 0
         self._snapshots = Snapshots()
@@ -87,6 +90,7 @@ class Group:
         whole = Work(topology=self.plan.topology, turn=self._turn, step=0, seed=self._seed)
         self._prepare(first)
         for client in self.plan.topology.clients:
+            self._channel(client).expect(self._turn, wanted(self.plan, client))
             with blame(f"c{client}"):
                 telling = self._channel(client).tell(self._begin(client, first))
                 await within(self._blueprint.deadlines.step, telling, what="it did not hear that the turn begins")
@@ -120,8 +124,14 @@ class Group:
         self._completed = steps
         self._keep(steps)
 
+    def undo(self) -> None:
+        """Put the replicas back to where they were before the turn: what was done of it counts for nothing."""
+        if 0 in self._snapshots:
+            self._actor.forget(self.plan.topology.clients)
+            self._actor.discard(self._snapshots.restore(0, self._replicas(), self._actor.tally))
+
     def _keep(self, step: int) -> None:
-        if self._blueprint.deadlines.rejoin:
+        if self._blueprint.deadlines.rejoin or (step == 0 and self._undoable):
             tally = self._actor.tally
             mine = {client: tally[client] for client in self.plan.topology.clients if client in tally}
             self._snapshots.take(step, self._replicas(), mine)

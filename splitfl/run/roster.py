@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from splitfl.errors import SplitflError
 from splitfl.run.failure import within
 from splitfl.run.parting import PATIENCE, part
 from splitfl.transport.base import Channel
-from splitfl.transport.messages import Hello, Refuse, Welcome
+from splitfl.transport.messages import STALE, Hello, Refuse, Welcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,16 @@ class Roster:
     def names(self) -> dict[int, str]:
         """Names of all who ever enrolled, by id."""
         return {client: member.name for client, member in self._known.items()}
+
+    @property
+    def states(self) -> dict[str, str]:
+        """How each client that ever enrolled is, by name: connected, lost (it may come back), or dropped."""
+        return {member.name: self._state(member) for member in self._known.values()}
+
+    def _state(self, member: Member) -> str:
+        if member.client not in self.members:
+            return "dropped"
+        return "lost" if member.channel.closed else "connected"
 
     @property
     def channels(self) -> list[Channel]:
@@ -79,6 +90,12 @@ class Roster:
         except TimeoutError:
             return None
         return self.members.get(client)
+
+    async def excuse(self, client: int, reason: str) -> None:
+        """Go on without a late member's work in this round; it stays a member, and is told that its work is stale."""
+        with suppress(SplitflError):  # one that cannot even be told is found out when its next turn begins
+            word = Refuse(STALE, reason)
+            await within(PATIENCE, self.members[client].channel.tell(word), what="it did not hear that it is late")
 
     async def drop(self, client: int, reason: str) -> None:
         """Go on without a member, and tell it why if it can hear."""

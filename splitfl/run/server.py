@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
@@ -12,6 +13,7 @@ from splitfl.run.federation import Federation, Options, StoppedError
 from splitfl.run.metrics import Recorder
 from splitfl.run.parting import part
 from splitfl.run.pool import Pool
+from splitfl.run.record import RoundRecord
 from splitfl.run.trained import Trained
 from splitfl.transport.messages import Finish, Refuse
 
@@ -23,20 +25,30 @@ async def run_server(
 
     Raises SplitflError where clients are missing or none is left.
     """
+    standing = enrollment.standing
+    standing.note(rounds=rounds)
     roster = await enrollment.roster()
     channels = {f"c{client}": member.channel for client, member in roster.members.items()}
     actor = Actor("server", blueprint, pool=pool, recorder=Recorder(), channels=channels)
     last: Finish | Refuse | None = Refuse("ended", "the server stopped before training was complete")
+    phase = "failed"
+
+    def on_round(record: RoundRecord) -> None:
+        standing.note(last=record)
+        options.on_round(record)
+
+    standing.note(phase="training")
     try:
-        trained = await Federation(blueprint, roster, actor, options).run(rounds)
-        last = Finish(f"training is complete after {rounds} rounds")
+        trained = await Federation(blueprint, roster, actor, replace(options, on_round=on_round)).run(rounds)
+        last, phase = Finish(f"training is complete after {rounds} rounds"), "finished"
         return trained
     except StoppedError:
-        last = None  # no last word: clients try to come back for as long as their patience lasts
+        last, phase = None, "stopped"  # no last word: clients try to come back for as long as their patience lasts
         raise
     except SplitflError as error:
         last = Refuse("ended", f"training ended: {error}")
         raise
     finally:
+        standing.note(phase=phase)
         enrollment.end(last or Refuse(TAKEN, "the server is stopping: try again later"))
         await asyncio.gather(*(part(member.channel, last) for member in roster.members.values()))

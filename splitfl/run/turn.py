@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -22,8 +22,10 @@ from splitfl.run.record import Span, from_zero
 from splitfl.run.roster import Roster
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
+from splitfl.run.stragglers import Stragglers
 from splitfl.run.turn_plan import GroupPlan, plan_group
 from splitfl.schedule.instruction import Instruction, Op, Program, Value
+from splitfl.transport.base import DeadlineExceeded
 from splitfl.transport.messages import Report
 
 Tensors = dict[str, torch.Tensor]
@@ -36,6 +38,7 @@ PLANS = 1000
 class TurnOutcome:
     """What a turn gave, by client: weights of the aggregated stages, a report, and who failed, why.
 
+    late      those of the failed who stay members
     fronts    client-side partitions that are not averaged (for evaluation; the server never mixes them)
     tallies   training loss, where the server computes it
     busy      seconds that the server computed, of `seconds`
@@ -43,6 +46,7 @@ class TurnOutcome:
     """
 
     states: dict[int, Tensors] = field(default_factory=dict)
+    late: set[int] = field(default_factory=set)
     reports: dict[int, Report] = field(default_factory=dict)
     failures: dict[int, str] = field(default_factory=dict)
     fronts: dict[int, Tensors] = field(default_factory=dict)
@@ -56,8 +60,11 @@ class TurnOutcome:
 class Turns:
     """Runs turns with the enrolled members; a member that fails is dropped, and its failure recorded."""
 
-    def __init__(self, blueprint: Blueprint, actor: Actor, roster: Roster) -> None:
+    def __init__(
+        self, blueprint: Blueprint, actor: Actor, roster: Roster, stragglers: Stragglers | None = None
+    ) -> None:
         self._blueprint = blueprint
+        self._stragglers = stragglers or Stragglers()
         self._actor = actor
         self._roster = roster
         self._turn = 0
@@ -108,8 +115,8 @@ class Turns:
         self._actor.clear()
         groups = [self._make(plan, round_number, averages) for plan in outcome.plans]
         await self._run(groups, outcome)
-        lost = [client for client in outcome.failures if client in self._roster.members]
-        await asyncio.gather(*(self._roster.drop(client, outcome.failures[client]) for client in lost))
+        failed = [client for client in outcome.failures if client in self._roster.members]
+        await asyncio.gather(*(self._part(client, outcome) for client in failed))
         survivors = tuple(client for client in samples if client not in outcome.failures)
         if survivors and not (outcome.failures and self._together(averages)):
             await self._collect(survivors, outcome)
@@ -119,14 +126,42 @@ class Turns:
         outcome.timeline = self._timeline(groups)
         return outcome
 
+    async def _part(self, client: int, outcome: TurnOutcome) -> None:
+        if client in outcome.late:
+            await self._roster.excuse(client, outcome.failures[client])
+        else:
+            await self._roster.drop(client, outcome.failures[client])
+
     async def _run(self, groups: list[Group], outcome: TurnOutcome) -> None:
         try:
             async with asyncio.TaskGroup() as running:
-                for group in groups:
-                    running.create_task(self._group(group, outcome))
+                under_way = {running.create_task(self._group(group, outcome)): group for group in groups}
+                if self._stragglers.grace is not None:
+                    running.create_task(self._close_early(under_way, outcome))
         except BaseExceptionGroup as errors:
             error = first(errors)
             raise error from error.__cause__
+
+    async def _close_early(self, under_way: Mapping[asyncio.Task[None], Group], outcome: TurnOutcome) -> None:
+        """Once a quorum has delivered, wait for the others as long as they have grace, and no longer."""
+        asked, grace = len(under_way), self._stragglers.grace
+        pending = set(under_way)
+        while pending and len(outcome.reports) < self._stragglers.needed(asked):
+            _, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        if not pending:
+            return
+        _, pending = await asyncio.wait(pending, timeout=grace)
+        done = f"{len(outcome.reports)} of {asked} clients"
+        for task in pending:
+            task.cancel()
+            reason = f"not done {grace:g} s after {done} were: the round closed"
+            self._fail_late(under_way[task], under_way[task].plan.topology.clients, reason, outcome)
+
+    def _fail_late(self, group: Group, clients: Iterable[int], reason: str, outcome: TurnOutcome) -> None:
+        outcome.failures |= dict.fromkeys(clients, reason)
+        if self._stragglers.late == "skip":
+            outcome.late |= set(clients)
+            group.undo()
 
     def _make(self, plan: GroupPlan, round_number: int, averages: Mapping[int, Tensors]) -> Group:
         return Group(
@@ -137,6 +172,7 @@ class Turns:
             seed=derive(self._blueprint.seed, "round", round_number),
             averages=averages,
             serial=self._serial,
+            undoable=self._stragglers.late == "skip",
         )
 
     def _timeline(self, groups: list[Group]) -> list[Span]:
@@ -171,9 +207,13 @@ class Turns:
             late = [client for client in group.plan.topology.clients if client not in group.reports]
             # Where all move together, most of them are late because they wait for one.
             late = [client for client in late if f"c{client}" in self._actor.awaited] or late
-            outcome.failures |= dict.fromkeys(late, f"not done when the round's deadline of {limit:g} s passed")
+            self._fail_late(group, late, f"not done when the round's deadline of {limit:g} s passed", outcome)
         except PeerError as error:
-            outcome.failures[int(error.peer.removeprefix("c"))] = error.reason
+            client = int(error.peer.removeprefix("c"))
+            if isinstance(error.__cause__, DeadlineExceeded):
+                self._fail_late(group, [client], error.reason, outcome)
+            else:
+                outcome.failures[client] = error.reason
         outcome.reports |= group.reports
         outcome.fronts |= group.fronts
 

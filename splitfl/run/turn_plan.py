@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import traced_step
 from splitfl.schedule.aggregation import closing, opening
 from splitfl.schedule.generators import build
-from splitfl.schedule.instruction import Schedule
+from splitfl.schedule.instruction import Instruction, Kind, Op, Schedule, Value
 from splitfl.schedule.topology import Topology
+from splitfl.transport.messages import Address
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,25 @@ def personal_stages(topology: Topology, client: int) -> list[int]:
     """The stages that stay on the device of `client`, in nobody's average."""
     actor = f"c{client}"
     return [s for s in range(topology.stages) if topology.actor(s, client) == actor and s not in topology.aggregated]
+
+
+def wanted(plan: GroupPlan, client: int) -> Callable[[Address], bool]:
+    """Whether `client` is to send the bundle at an address in this turn: by its programs, and nothing else."""
+    actor = f"c{client}"
+    fronts = {Value(Kind.PARAMS, stage, client) for stage in personal_stages(plan.topology, client)}
+    outside = fronts | _sent(plan.closing.get(actor, ()))
+    distinct = {step.topology: _sent(step.schedule.get(actor, ())) for step in plan.steps}
+    steps = [distinct[step.topology] for step in plan.steps]
+
+    def is_wanted(address: Address) -> bool:
+        within = address.step < len(steps) and address.value in steps[address.step]
+        return within or (address.step == 0 and address.value in outside)
+
+    return is_wanted
+
+
+def _sent(program: Iterable[Instruction]) -> set[Value]:
+    return {at.value for at in program if at.op is Op.SEND}
 
 
 def traced(plan: GroupPlan) -> GroupPlan:

@@ -5,6 +5,7 @@ from splitfl.transport.base import ChannelClosed as ChannelClosed
 from splitfl.transport.base import ChannelLimits as ChannelLimits
 from splitfl.transport.base import DeadlineExceeded as DeadlineExceeded
 from splitfl.transport.base import TransportError as TransportError
+from splitfl.transport.gate import SessionLimits as SessionLimits
 from splitfl.transport.grpc import Server as Server
 from splitfl.transport.grpc import connect as connect
 from splitfl.transport.grpc import serve as serve

@@ -36,7 +36,7 @@ def require_protection(address: str, *, protected: bool, insecure: bool) -> None
     if not protected and not insecure and not is_loopback(host):
         raise TransportError(
             f"address {address!r} is outside this machine and TLS is not set up: give certificates, or allow plain "
-            "text with insecure=True"
+            "text with insecure = true (--insecure)"
         )
 
 

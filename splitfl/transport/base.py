@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,10 @@ class Channel(Protocol):
         """The other end, for messages."""
 
     @property
+    def identity(self) -> frozenset[str]:
+        """The names in the certificate that the other end showed; empty where it showed none."""
+
+    @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more; what had arrived before can still be received."""
 
@@ -84,6 +88,12 @@ class Channel(Protocol):
         """Take the payload sent under `address`, whether it is here already or still to come.
 
         Raises DeadlineExceeded after `timeout` seconds, ChannelClosed if it can come no more.
+        """
+
+    def expect(self, round_number: int, wanted: Callable[[Address], bool]) -> None:
+        """Let in, of this round, the bundles that are `wanted`, and none of a later round; others close the channel.
+
+        A channel on which nothing was ever expected lets in everything.
         """
 
     async def tell(self, control: Control) -> None:

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 from splitfl.codecs.proto3 import FIXED64, LENGTH, VARINT, as_text, fields, length_header, tag, uint_field
 from splitfl.transport.base import EnvelopeError
-from splitfl.transport.messages import Begin, Control, Finish, Hello, Refuse, Report, Step, Traced, Welcome
+from splitfl.transport.messages import Begin, Control, Finish, Hello, Refuse, Report, Status, Step, Traced, Welcome
 
 CONTROL_LIMIT = 8 << 20
 """Bytes of one control message."""
 
-CONTROLS: Mapping[int, type] = {1: Hello, 2: Welcome, 3: Begin, 4: Report, 5: Refuse, 6: Finish}
+CONTROLS: Mapping[int, type] = {1: Hello, 2: Welcome, 3: Begin, 4: Report, 5: Refuse, 6: Finish, 8: Status}
 """The control messages by their field number in `Envelope`."""
 
 _NUMBERS = {message: number for number, message in CONTROLS.items()}
@@ -49,6 +49,7 @@ _LAYOUTS: Mapping[type, tuple[_Field, ...]] = {
         _Field(8, "session", "string"),
         _Field(9, "turn", "uint32"),
         _Field(10, "steps", "uint32"),
+        _Field(11, "role", "string"),
     ),
     Welcome: (
         _Field(1, "session", "string"),
@@ -73,6 +74,7 @@ _LAYOUTS: Mapping[type, tuple[_Field, ...]] = {
     ),
     Refuse: (_Field(1, "code", "string"), _Field(2, "message", "string")),
     Finish: (_Field(1, "reason", "string"),),
+    Status: (_Field(1, "content", "string"),),
     Step: (_Field(1, "program", "uint32"), _Field(2, "samples", "uint32")),
     _Metric: (_Field(1, "name", "string"), _Field(2, "value", "double")),
     Traced: (

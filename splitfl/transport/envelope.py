@@ -25,7 +25,8 @@ def decode(envelope: Buffer) -> Control | Part:
         }
         known = [number for number in contents if number in CONTROLS or number == PART]
         if len(known) != 1:
-            raise EnvelopeError(f"an envelope with the contents {list(contents)}, expected one of 1 to {PART}")
+            expected = sorted([*CONTROLS, PART])
+            raise EnvelopeError(f"an envelope with the contents {list(contents)}, expected one of {expected}")
         body = contents[known[0]]
         return decode_part(body) if known[0] == PART else decode_control(known[0], body)
     except EnvelopeError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import grpc.aio
 from splitfl.errors import SplitflError
 from splitfl.transport.address import listens, require_free, require_protection
 from splitfl.transport.base import Channel, ChannelLimits, TransportError
+from splitfl.transport.gate import Gate, SessionLimits
 from splitfl.transport.grpc_stream import METHOD, OPTIONS, REASON_KEY, VERSION, ClientStream, ServerStream
 from splitfl.transport.shaped import Link, shape
 from splitfl.transport.stream import GRACE, StreamChannel
@@ -32,11 +34,12 @@ _LOGGER = logging.getLogger(__name__)
 class Server:
     """A listening server, made by `serve`: its `port`, and its `address` with that port."""
 
-    def __init__(self, on_session: OnSession, limits: ChannelLimits) -> None:
+    def __init__(self, on_session: OnSession, limits: ChannelLimits, sessions: SessionLimits) -> None:
         self.port = 0
         self.address = ""
         self._on_session = on_session
         self._limits = limits
+        self._gate = Gate(sessions, clock=time.monotonic)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((cast(Any, _Methods(self._open)),))
         self._sessions: dict[asyncio.Task[None], StreamChannel] = {}
@@ -68,9 +71,12 @@ class Server:
     async def _open(self, requests: AsyncIterator[bytes], context: Any) -> None:
         """One session, from the first envelope until either end is done."""
         del requests
+        stream = ServerStream(context)
+        objection = self._gate.objection(stream.peer.rpartition(":")[0], open_sessions=len(self._sessions))
+        if objection is not None:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, objection)
         # Sent at once: to the client it means that a server of this version is there.
         await context.send_initial_metadata(())
-        stream = ServerStream(context)
         channel = StreamChannel(stream, limits=self._limits)
         session = asyncio.create_task(self._run_session(channel))
         self._sessions[session] = channel
@@ -121,15 +127,18 @@ async def serve(
     tls: ServerTLS | None = None,
     insecure: bool = False,
     limits: ChannelLimits | None = None,
+    sessions: SessionLimits | None = None,
 ) -> Server:
     """Listen at `address` (`host:port`, port 0 for any) and call `on_session` with the channel of each client.
 
-    A session ends when `on_session` returns or raises. Plain text is refused outside this machine unless `insecure`.
+    A session ends when `on_session` returns or raises. `limits` hold for each of them, `sessions` for how many
+    there may be; one too many is told so before it costs anything. Plain text is refused outside this machine unless
+    `insecure`.
     Raises TransportError in one line: bad address, port in use, certificate missing or not matching its key.
     """
     require_protection(address, protected=tls is not None, insecure=insecure)
     credentials = None if tls is None else server_credentials(tls)
-    server = Server(on_session, limits or ChannelLimits())
+    server = Server(on_session, limits or ChannelLimits(), sessions or SessionLimits())
     try:
         await server.start(address, credentials)
     except TransportError:

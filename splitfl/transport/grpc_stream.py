@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -53,7 +55,8 @@ class ServerStream:
     """The server's end. `finished` is set once the remote procedure call may return."""
 
     def __init__(self, context: Any) -> None:
-        self.peer = re.sub(r"^ipv[46]:", "", context.peer())
+        self.peer = re.sub(r"^ipv[46]:", "", unquote(context.peer()))
+        self.identity = _names(context.auth_context())
         self.finished = asyncio.Event()
         self.reason = ""
         self._context = context
@@ -87,6 +90,7 @@ class ClientStream:
 
     def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
         self.peer = address
+        self.identity: frozenset[str] = frozenset()  # the host name was checked, and that is all that is asked
         options = list(OPTIONS)
         if is_loopback(parse_address(address)[0]):
             options.append(("grpc.enable_http_proxy", 0))
@@ -151,10 +155,18 @@ class ClientStream:
         return f"the server ended the session: {said.decode()}" if said else "the server ended the session"
 
 
+def _names(proofs: Mapping[str, Sequence[bytes]]) -> frozenset[str]:
+    """The names that a client's certificate holds. gRPC has verified it, or there would be no stream."""
+    shown = [*proofs.get("x509_common_name", ()), *proofs.get("x509_subject_alternative_name", ())]
+    return frozenset(name.decode(errors="replace") for name in shown)
+
+
 def _failure(code: grpc.StatusCode, details: str | None) -> Failure:
     text = " ".join((details or "").split())
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return Failure(text, final=True)
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Failure(text, final=False)
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Failure(f"what listens there does not speak {VERSION}: install matching versions of splitfl", final=True)
     for sign, reason in _SIGNS.items():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -48,13 +48,20 @@ class Mailbox:
         self._hearers: deque[asyncio.Future[None]] = deque()
         self._room = asyncio.Event()
         self._round = 0
+        self._wanted: tuple[int, Callable[[Address], bool]] | None = None
+
+    def expect(self, round_number: int, wanted: Callable[[Address], bool]) -> None:
+        """From now on let in, of this round, what is `wanted`, and nothing of a later one. Without it all is let in."""
+        self._wanted = (round_number, wanted)
 
     async def put(self, part: Part) -> None:
         """Take in a part, waiting while the cap is reached. A part of a round that is over is dropped.
 
-        Raises EnvelopeError for a part that repeats another, does not follow its predecessor, or is too large.
+        Raises EnvelopeError for a part that nobody asked for, repeats another, does not follow its predecessor, or is
+        too large.
         """
         address = part.address
+        self._check_wanted(address)
         self._advance(address.round)
         if address.round < self._round:
             return
@@ -128,6 +135,12 @@ class Mailbox:
         self._room.set()
         for arrival in (*self._receivers.values(), *self._hearers):
             _wake(arrival)
+
+    def _check_wanted(self, address: Address) -> None:
+        if self._wanted is None or address.round < self._wanted[0]:
+            return
+        if address.round > self._wanted[0] or not self._wanted[1](address):
+            raise EnvelopeError(f"nobody asked for {address}")
 
     def _check_first(self, part: Part) -> None:
         address = part.address

@@ -61,6 +61,8 @@ class _Pipe:
 class MemoryStream:
     """One end of a stream in memory."""
 
+    identity: frozenset[str] = frozenset()
+
     def __init__(self, peer: str, *, outgoing: _Pipe, incoming: _Pipe) -> None:
         self.peer = peer
         self._outgoing = outgoing

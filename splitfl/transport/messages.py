@@ -15,6 +15,12 @@ from splitfl.schedule.instruction import Value
 PROTOCOL = 1
 """The version that both ends must speak; raised whenever an older end could misunderstand a newer one."""
 
+TRAINER, OBSERVER = "trainer", "observer"
+"""The roles of those who come: one trains, the other only hears how training stands."""
+
+STALE = "stale"
+"""Code of the refusal of work that comes too late: the round has closed, the client is asked again in the next."""
+
 
 class Address(NamedTuple):
     """Where a bundle of tensors belongs: which value of which mini-batch (`step`) of which round."""
@@ -56,6 +62,7 @@ class Hello:
     instance     names this process, so that its return is told from another client of the same name
     session, turn, steps  where it was when it lost the connection: the session's id, the number of the last Begin, and
                  the mini-batches of it that are complete; empty and zero at the first hello
+    role         "trainer", or "observer"; an empty one is a trainer's
     """
 
     protocol: int
@@ -68,6 +75,11 @@ class Hello:
     session: str = ""
     turn: int = 0
     steps: int = 0
+    role: str = ""
+
+    def __repr__(self) -> str:
+        """Without the token, which must not find its way into a log."""
+        return f"Hello(client={self.client!r}, role={self.role!r}, software={self.software!r}, samples={self.samples})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +140,14 @@ class Finish:
     reason: str
 
 
-Control = Hello | Welcome | Begin | Report | Refuse | Finish
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How training stands, told to an observer when it comes and after every round: JSON, described in docs."""
+
+    content: str
+
+
+Control = Hello | Welcome | Begin | Report | Refuse | Finish | Status
 
 
 def version_refusal(hello: Hello) -> Refuse | None:

@@ -132,6 +132,11 @@ class ShapedStream:
         """The other end, for messages."""
         return self._stream.peer
 
+    @property
+    def identity(self) -> frozenset[str]:
+        """The names in the other end's certificate."""
+        return self._stream.identity
+
     async def write(self, envelope: bytes) -> None:
         """Return when the envelope has left; it arrives a delay later."""
         await self._up.board(envelope)

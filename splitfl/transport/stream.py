@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +36,10 @@ class Stream(Protocol):
     @property
     def peer(self) -> str:
         """The other end, for messages."""
+
+    @property
+    def identity(self) -> frozenset[str]:
+        """The names in the other end's certificate, if it showed one."""
 
     async def write(self, envelope: bytes) -> None:
         """Send an envelope, as soon as the other end has room for it. Raises StreamEnded."""
@@ -86,6 +90,11 @@ class StreamChannel:
         return self._stream.peer
 
     @property
+    def identity(self) -> frozenset[str]:
+        """The names in the certificate that the other end showed."""
+        return self._stream.identity
+
+    @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
         return self._mailbox.reason is not None
@@ -113,6 +122,10 @@ class StreamChannel:
     async def receive(self, address: Address, *, timeout: float) -> memoryview:
         """Take a bundle, whether it is here already or still to come."""
         return await self._mailbox.take(address, timeout=timeout)
+
+    def expect(self, round_number: int, wanted: Callable[[Address], bool]) -> None:
+        """Let in only what is `wanted` of this round."""
+        self._mailbox.expect(round_number, wanted)
 
     async def tell(self, control: Control) -> None:
         """Send a control message, ahead of the bundles."""

@@ -24,7 +24,7 @@ KIND_PARAMS: Kind
 KIND_AVG: Kind
 
 class Envelope(_message.Message):
-    __slots__ = ("hello", "welcome", "begin", "report", "refuse", "finish", "part")
+    __slots__ = ("hello", "welcome", "begin", "report", "refuse", "finish", "part", "status")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -32,6 +32,7 @@ class Envelope(_message.Message):
     REFUSE_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
     PART_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
     hello: Hello
     welcome: Welcome
     begin: Begin
@@ -39,10 +40,11 @@ class Envelope(_message.Message):
     refuse: Refuse
     finish: Finish
     part: Part
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ...) -> None: ...
+    status: Status
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "client", "fingerprint", "samples", "software", "token", "instance", "session", "turn", "steps")
+    __slots__ = ("protocol", "client", "fingerprint", "samples", "software", "token", "instance", "session", "turn", "steps", "role")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +55,7 @@ class Hello(_message.Message):
     SESSION_FIELD_NUMBER: _ClassVar[int]
     TURN_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client: str
     fingerprint: str
@@ -63,7 +66,8 @@ class Hello(_message.Message):
     session: str
     turn: int
     steps: int
-    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., fingerprint: _Optional[str] = ..., samples: _Optional[int] = ..., software: _Optional[str] = ..., token: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., turn: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+    role: str
+    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., fingerprint: _Optional[str] = ..., samples: _Optional[int] = ..., software: _Optional[str] = ..., token: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., turn: _Optional[int] = ..., steps: _Optional[int] = ..., role: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("session", "client", "clients", "settings")
@@ -148,6 +152,12 @@ class Finish(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("content",)
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    content: str
+    def __init__(self, content: _Optional[str] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("round", "step", "kind", "stage", "client", "micro_batch", "chunk", "size", "number", "payload")

@@ -1,0 +1,50 @@
+"""What a hello must hold before anybody is taken in: version, name, identity, role, and the same job."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from splitfl.run.access import Access
+from splitfl.run.blueprint import Blueprint
+from splitfl.transport.messages import OBSERVER, Hello, Refuse, version_refusal
+
+NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def objection(hello: object, identity: frozenset[str], *, access: Access, blueprint: Blueprint) -> Refuse | None:
+    """The refusal of a first message that is no acceptable hello; None where it is one.
+
+    Who somebody is comes before anything about the job, so that a stranger learns nothing of it.
+    """
+    if not isinstance(hello, Hello):
+        return Refuse("protocol", f"the first message is {type(hello).__name__}, expected Hello")
+    if (refusal := version_refusal(hello)) is not None:
+        return refusal
+    if not NAME.fullmatch(hello.client):
+        return Refuse("name", "a client's name has 1 to 64 letters, digits, dots, dashes or underscores")
+    if (refusal := access.objection(hello, identity)) is not None:
+        return refusal
+    return None if hello.role == OBSERVER else _job_objection(hello, blueprint)
+
+
+def _job_objection(hello: Hello, blueprint: Blueprint) -> Refuse | None:
+    if hello.samples < 1:
+        return Refuse("samples", f"client {hello.client!r} has no training samples, expected 1 or more")
+    ours, theirs = blueprint.fingerprints(), _fingerprints(hello.fingerprint)
+    different = [name for name in ours if ours[name] != theirs.get(name)]
+    if different:
+        return Refuse(
+            "job",
+            f"client {hello.client!r} runs another job than this server: it differs in {', '.join(different)}; "
+            "use the same job file and model code on both",
+        )
+    return None
+
+
+def _fingerprints(text: str) -> dict[str, object]:
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}

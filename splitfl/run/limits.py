@@ -1,0 +1,36 @@
+"""The largest bundle of tensors that a job can send: what is larger is refused before it takes memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from splitfl.run.blueprint import Blueprint
+from splitfl.transport.base import ChannelLimits
+
+ROOM = 4
+"""Labels travel with activations, and only the client knows their size: how many times the largest known bundle."""
+
+LEAST = 16 << 20
+"""Bytes that are always let in."""
+
+
+def channel_limits(blueprint: Blueprint, message: int | None = None) -> ChannelLimits:
+    """Limits for the channels of a job; `message` bytes for a bundle where the user says so."""
+    largest = message or max(LEAST, ROOM * max(_bundles(blueprint)))
+    return ChannelLimits(message=largest, waiting=2 * largest)
+
+
+def _bundles(blueprint: Blueprint) -> list[int]:
+    """Bytes of every kind of bundle, unencoded: a stage's weights, and what a whole mini-batch sends across a cut."""
+    sizes = []
+    for stage in blueprint.partition.stages:
+        sample = sum(math.prod(port.shape) * port.dtype.itemsize for port in stage.outputs)
+        sizes += [_weights(stage.state), blueprint.training.batch_size * sample]
+    return sizes
+
+
+def _weights(state: Mapping[str, torch.Tensor]) -> int:
+    return sum(value.numel() * value.element_size() for value in state.values())
