@@ -67,6 +67,17 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
     return found.hexdigest()
 
 
+def require_writable(directory: Path) -> None:
+    """Make `directory` where it is missing. CheckpointError, before any work is done, where nothing can be kept there."""
+    probe = directory / f".writable.{os.getpid()}"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise CheckpointError(f"checkpoint folder {directory} cannot be written: {error.strerror or error}") from error
+
+
 def prune(directory: Path, *, keep: int) -> None:
     """Delete all but the newest `keep` round checkpoints in `directory`, and what a killed writer left half done."""
     for path in [*sorted(directory.glob("round-*.safetensors"))[:-keep], *directory.glob(".round-*.safetensors.*")]:

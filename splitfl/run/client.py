@@ -8,12 +8,14 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch.utils.data import Dataset
 
 from splitfl.errors import SplitflError
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.client_memory import ClientMemory
 from splitfl.run.client_turn import ClientTurn
 from splitfl.run.enrollment import TAKEN
 from splitfl.run.failure import PeerError, in_words, within
@@ -39,6 +41,8 @@ class Client:
 
     connect   opens the channel; called again after a lost connection
     patience  seconds for which a lost connection is worth another try; 0 gives up at once
+    token     the secret that a server may ask for
+    state     folder for what must survive the process, where the method or the optimizer keeps something
     """
 
     def __init__(
@@ -51,6 +55,7 @@ class Client:
         pool: Pool,
         patience: float = 0.0,
         token: str = "",
+        state: Path | None = None,
     ) -> None:
         self.name = name
         self._blueprint = blueprint
@@ -59,6 +64,7 @@ class Client:
         self._pool = pool
         self._patience = patience
         self._token = token
+        self._memory = ClientMemory(state, name, blueprint) if state is not None else None
         self._instance = secrets.token_hex(8)
         self._welcome: Welcome | None = None
         self._turn: ClientTurn | None = None
@@ -125,7 +131,9 @@ class Client:
         if not isinstance(reply, Welcome):
             raise SplitflError(f"the server answered the hello with {type(reply).__name__}, expected Welcome")
         if self._turn is None or self._turn.client != reply.client:
-            self._turn = ClientTurn(self._blueprint, self._dataset, client=reply.client, pool=self._pool)
+            self._turn = ClientTurn(
+                self._blueprint, self._dataset, client=reply.client, pool=self._pool, memory=self._memory
+            )
         self._welcome = reply
         return self._turn
 

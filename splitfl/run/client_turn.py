@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,9 @@ from splitfl.errors import SplitflError
 from splitfl.model.micro_batches import sizes, split
 from splitfl.run.actor import Actor, Feed, Work
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.client_memory import ClientMemory, When
 from splitfl.run.metrics import Recorder, traced_step
+from splitfl.run.moments import give_moments
 from splitfl.run.pool import Pool
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
@@ -29,7 +32,15 @@ from splitfl.transport.messages import Address, Begin, Report, Traced
 class ClientTurn:
     """Carries out one Begin after the other with the same replicas; `number` and `steps` say how far it is."""
 
-    def __init__(self, blueprint: Blueprint, dataset: Dataset[Any], *, client: int, pool: Pool) -> None:
+    def __init__(
+        self,
+        blueprint: Blueprint,
+        dataset: Dataset[Any],
+        *,
+        client: int,
+        pool: Pool,
+        memory: ClientMemory | None = None,
+    ) -> None:
         self.client = client
         self.number = 0
         self.steps = 0
@@ -42,6 +53,8 @@ class ClientTurn:
         self._whole = blueprint.topology((client,))
         self._snapshots = Snapshots()
         self._seed: int | None = None
+        own = blueprint.training.optimizer_state == "keep" or personal_stages(self._whole, client)
+        self._memory = memory if own else None
 
     async def run(self, begin: Begin, channel: Channel) -> None:
         """Load, train the planned mini-batches from `begin.first` on, hand the weights back, and report."""
@@ -50,9 +63,14 @@ class ClientTurn:
         actor.channels["server"] = channel
         programs = [self._program(text) for text in begin.programs]
         opening, closing = self._program(begin.opening), self._program(begin.closing)
-        self._prepare(begin)
+        await self._go_back(begin)
         if begin.first == 0:
+            self._keep(0)
+            await self._remember("before", begin)
+            actor.hold(self._whole, {})
             await actor.run(opening, whole)
+        else:
+            actor.hold(self._whole.without_aggregation(), {}, fresh=False)
         batches = self._batches(begin)
         for index, step in enumerate(begin.plan[begin.first :], begin.first):
             topology = step_topology(self._blueprint, {self.client: step.samples})
@@ -63,6 +81,7 @@ class ClientTurn:
             self._complete(index + 1)
         await actor.run(closing, whole)
         await self._send_front(begin, channel)
+        await self._remember("after", begin)
         await channel.tell(self._report(begin, start))
 
     def undo(self) -> None:
@@ -72,11 +91,14 @@ class ClientTurn:
             self._actor.discard(self._snapshots.restore(0, self._actor.replicas, self._actor.tally))
         self._seed, self.steps = None, 0
 
-    def _prepare(self, begin: Begin) -> None:
-        """Put the actor where mini-batch `begin.first` begins.
+    async def _go_back(self, begin: Begin) -> None:
+        """Put the replicas where mini-batch `begin.first` begins.
 
-        A Begin with the seed of the turn before is that turn again, so whatever of it was done is undone.
+        A Begin with the seed of the turn before is that turn again, so whatever of it was done is undone. A process
+        that has done no turn yet goes on from what an earlier one kept on the disk.
         """
+        if self._seed is None and self._memory is not None and not self._actor.replicas:
+            await self._recall(begin)
         actor, again = self._actor, begin.seed == self._seed
         self._seed, self.number, self.steps = begin.seed, begin.round, begin.first
         actor.clear()
@@ -84,11 +106,20 @@ class ClientTurn:
             self._snapshots = Snapshots()
         if begin.first or begin.first in self._snapshots:
             actor.discard(self._snapshots.restore(begin.first, actor.replicas, actor.tally))
-        if begin.first:
-            actor.hold(self._whole.without_aggregation(), {}, fresh=False)
-        else:
-            self._keep(0)
-            actor.hold(self._whole, {})
+
+    async def _recall(self, begin: Begin) -> None:
+        memory = self._memory
+        if memory is None:
+            return
+        for key, (state, moments) in (await asyncio.to_thread(memory.recall, begin.seed, self.client)).items():
+            replica = self._actor.replica(key, self._whole)
+            replica.load(state, reset_optimizer=True)
+            give_moments(replica, moments)
+
+    async def _remember(self, when: When, begin: Begin) -> None:
+        if self._memory is not None:
+            tensors = self._memory.pack(self._actor.replicas)
+            await asyncio.to_thread(self._memory.keep, when, begin.seed, tensors)
 
     def _complete(self, steps: int) -> None:
         self._keep(steps)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from splitfl.aggregation.values import Reply
 from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.checkpoint import load, prune, save
+from splitfl.run.checkpoint import CheckpointError, load, prune, require_writable, save
+from splitfl.run.moments import give_moments
 from splitfl.run.record import Failure, RoundRecord, spans
 from splitfl.run.resume import newest, pack, require_same, unpack
 from splitfl.run.roster import Roster
@@ -32,6 +34,8 @@ from splitfl.schedule.instruction import weights
 
 Tensors = dict[str, torch.Tensor]
 Evaluate = Callable[[Tensors], dict[str, float]]
+
+_LOGGER = logging.getLogger(__name__)
 
 KEEP = 3
 """Round checkpoints that stay on disk."""
@@ -90,6 +94,8 @@ class Federation:
 
     async def run(self, rounds: int) -> Trained:
         """Train up to round `rounds`. Raises SplitflError where a round cannot go on with anybody."""
+        if self._options.checkpoint is not None:
+            require_writable(self._options.checkpoint)
         if self._options.resume and self._options.checkpoint is not None:
             await asyncio.to_thread(self._resume, self._options.checkpoint)
         for number in range(len(self._trained.rounds) + 1, rounds + 1):
@@ -103,7 +109,7 @@ class Federation:
             record = await self._record(number, seconds, before)
             self._trained.rounds.append(record)
             await self._save(number)
-            self._options.on_round(record)
+            self._options.on_round(self._trained.rounds[-1])
             if number < rounds and self._options.stop():
                 raise StoppedError(f"stopped after round {number} of {rounds}, as asked")
         self._trace()
@@ -257,7 +263,14 @@ class Federation:
             return
         path = folder / f"round-{number:06d}.safetensors"
         tensors, record = pack(self._trained, self._strategy, self._actor.replicas, self._facts())
-        await asyncio.to_thread(save, path, tensors, record)
+        try:
+            await asyncio.to_thread(save, path, tensors, record)
+        except CheckpointError as error:
+            # A full disk is no reason to throw the round away: the next one tries again, and everybody is told.
+            _LOGGER.warning("%s", error)
+            last = self._trained.rounds[-1]
+            self._trained.rounds[-1] = replace(last, failures=(*last.failures, Failure("server", str(error))))
+            return
         prune(folder, keep=KEEP)
 
     def _resume(self, folder: Path) -> None:
@@ -267,8 +280,7 @@ class Federation:
         tensors, record = load(path)
         require_same(self._facts(), record, path)
         for key, moments in unpack(tensors, record, self._trained, self._strategy, path).items():
-            replica = self._actor.replica(key, self._topology)
-            replica.load_optimizer_state({**replica.optimizer_state(), "state": moments})
+            give_moments(self._actor.replica(key, self._topology), moments)
         for stage in self._topology.shared:
             replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
             replica.load(self._blueprint.stage_state(self._trained.state, stage), reset_optimizer=False)

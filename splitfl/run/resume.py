@@ -4,7 +4,7 @@ A checkpoint holds everything that the next round depends on: the model with a s
 remembers, the optimizers of the server's replicas, the clients' own fronts, and the rounds so far. The random draws of
 a round are derived from the job's seed and the round's number, so there is no generator to save. Names of the tensors:
 
-    model/NAME   strategy/NAME   front/CLIENT/NAME   optimizer/STAGE/CLIENT/INDEX/NAME (CLIENT "shared" for all)
+    model/NAME   strategy/NAME   front/CLIENT/NAME   and those of `moments`
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ import torch
 from splitfl.aggregation import StrategyRounds
 from splitfl.model import Replica
 from splitfl.run.checkpoint import CheckpointError, load
+from splitfl.run.moments import Moments, below, moments_in, moments_of
 from splitfl.run.record import RoundRecord
 from splitfl.run.trained import Trained
-from splitfl.schedule.instruction import Kind, Value
+from splitfl.schedule.instruction import Value
 
 Tensors = dict[str, torch.Tensor]
-SHARED = "shared"
 
 
 def pack(
@@ -38,35 +38,26 @@ def pack(
     if strategy is not None:
         found, memory = strategy.checkpoint()
         tensors |= {f"strategy/{name}": value for name, value in found.items()}
-    for key, replica in replicas.items():
-        owner = SHARED if key.client is None else str(key.client)
-        for index, moments in replica.optimizer_state().get("state", {}).items():
-            for name, value in moments.items():
-                tensors[f"optimizer/{key.stage}/{owner}/{index}/{name}"] = torch.as_tensor(value)
+    tensors |= moments_of(replicas)
     rounds = [json.loads(record.to_json()) for record in trained.rounds]
     return tensors, {"round": len(trained.rounds), "rounds": rounds, "strategy": memory, "facts": dict(facts)}
 
 
 def unpack(
     tensors: Tensors, record: Mapping[str, Any], trained: Trained, strategy: StrategyRounds | None, path: Path
-) -> dict[Value, dict[int, dict[str, torch.Tensor]]]:
+) -> dict[Value, Moments]:
     """Put a checkpoint's contents into `trained` and `strategy`; returns the optimizers' moments by replica."""
-    model = _below("model/", tensors)
+    model = below("model/", tensors)
     if model.keys() != trained.state.keys():
         raise CheckpointError(f"checkpoint {path} holds another model than the job's")
     trained.state.update(model)
-    for name, value in _below("front/", tensors).items():
+    for name, value in below("front/", tensors).items():
         client, _, tensor = name.partition("/")
         trained.fronts.setdefault(client, {})[tensor] = value
     trained.rounds.extend(RoundRecord.from_json(json.dumps(each)) for each in record["rounds"])
     if strategy is not None:
-        strategy.resume(_below("strategy/", tensors), record["strategy"])
-    moments: dict[Value, dict[int, dict[str, torch.Tensor]]] = {}
-    for name, value in _below("optimizer/", tensors).items():
-        stage, owner, index, moment = name.split("/")
-        key = Value(Kind.PARAMS, int(stage), None if owner == SHARED else int(owner))
-        moments.setdefault(key, {}).setdefault(int(index), {})[moment] = value
-    return moments
+        strategy.resume(below("strategy/", tensors), record["strategy"])
+    return moments_in(tensors)
 
 
 def newest(folder: Path) -> Path | None:
@@ -99,7 +90,3 @@ def require_same(facts: Mapping[str, Any], record: Mapping[str, Any], path: Path
             raise CheckpointError(
                 f"checkpoint {path} was made with {name} = {held.get(name)!r}, this job has {value!r}"
             )
-
-
-def _below(prefix: str, tensors: Tensors) -> Tensors:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

@@ -149,9 +149,9 @@ def difference(one, other) -> float:
     return max(float((one[name] - other[name]).abs().max() / one[name].abs().max().clamp(min=1e-3)) for name in one)
 
 
-async def over_grpc(blueprint, clients, *, rounds, slots=2, tls=None, ends=None, **options):
+async def over_grpc(blueprint, clients, *, rounds, slots=2, tls=None, ends=None, access=None, **options):
     """A run over real gRPC in this process; `ends` replaces the coroutine of a client by name."""
-    enrollment = Enrollment(blueprint, len(clients))
+    enrollment = Enrollment(blueprint, len(clients), access=access)
     server = await serve("127.0.0.1:0", enrollment.admit, tls=tls[0] if tls else None)
     pool = Threads(slots)
     strategy = None if blueprint.method.in_turn else strategy_from("FedAvg", clients=len(clients))
@@ -159,10 +159,10 @@ async def over_grpc(blueprint, clients, *, rounds, slots=2, tls=None, ends=None,
     async def open_channel():
         return await connect(server.address, tls=tls[1] if tls else None, timeout=10)
 
-    async def plain(name, data, connecting=open_channel, patience=0.0):
-        own = Threads(1)
+    async def plain(name, data, connecting=open_channel, patience=0.0, **own_options):
+        own, more = Threads(1), {"patience": patience, **own_options}
         try:
-            return await Client(blueprint, data, name=name, connect=connecting, pool=own, patience=patience).run()
+            return await Client(blueprint, data, name=name, connect=connecting, pool=own, **more).run()
         finally:
             await asyncio.to_thread(own.close)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import resource
 
 import pytest
 import torch
 
+import splitfl
 from splitfl.run.checkpoint import CheckpointError, load, prune, save
 from splitfl.run.resume import newest
 
@@ -90,3 +92,36 @@ def test_the_newest_whole_checkpoint_is_offered(tmp_path):
         newest(tmp_path)
     prune(tmp_path, keep=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["round-000002.safetensors", "round-000010.safetensors"]
+
+
+def test_a_full_disk_is_recorded_and_training_goes_on(bench, tmp_path):
+    """A limit on the size of files stands for the disk: the kernel refuses the write in the same place."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    seen = []
+
+    def on_round(record):
+        seen.append(record)
+        full = 256 if record.round == 1 else soft
+        resource.setrlimit(resource.RLIMIT_FSIZE, (full, hard))
+
+    clients = {"c0": bench.dataset(6), "c1": bench.dataset(7, seed=1)}
+    made = bench.job(bench.Mlp, "fc1", splitfl.methods.splitfed_v1())
+    try:
+        work = bench.over_grpc(made.blueprint(), clients, rounds=3, checkpoint=tmp_path, on_round=on_round)
+        trained, _ = bench.run(work)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [[failure.client for failure in record.failures] for record in trained.rounds] == [[], ["server"], []]
+    assert "File too large" in seen[1].failures[0].reason
+    assert [path.name for path in sorted(tmp_path.iterdir())] == [
+        "round-000001.safetensors",
+        "round-000003.safetensors",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_the_first_round(bench, tmp_path):
+    (tmp_path / "file").touch()
+    made = bench.job(bench.Mlp, "fc1", splitfl.methods.splitfed_v1())
+    work = bench.over_grpc(made.blueprint(), {"c0": bench.dataset(6)}, rounds=1, checkpoint=tmp_path / "file")
+    with pytest.raises(CheckpointError, match=r"checkpoint folder .*file cannot be written: File exists"):
+        bench.run(work)
