@@ -17,6 +17,7 @@ from splitfl.api import JobError as JobError
 from splitfl.api import Result as Result
 from splitfl.api import adam as adam
 from splitfl.api import join as join
+from splitfl.api import observe as observe
 from splitfl.api import optimizer as optimizer
 from splitfl.api import serve as serve
 from splitfl.api import sgd as sgd
@@ -30,7 +31,9 @@ from splitfl.data import shards as shards
 from splitfl.errors import SplitflError as SplitflError
 from splitfl.model import partition as partition
 from splitfl.model import possible_cuts as possible_cuts
+from splitfl.run.access import Access as Access
 from splitfl.run.blueprint import Deadlines as Deadlines
+from splitfl.run.stragglers import Stragglers as Stragglers
 from splitfl.transport import ClientTLS as ClientTLS
 from splitfl.transport import ServerTLS as ServerTLS
 from splitfl.version import __version__ as __version__

@@ -11,14 +11,19 @@ FLAGS = {
     "simulate": {*COMMON, "--device", "--link", "--report", "--save"},
     "local": {*COMMON, "--link", "--plain", "--report", "--save"},
     "server": {
-        *COMMON, "--address", "--certificate", "--key", "--client-ca", "--insecure", "--checkpoint", "--resume",
-        "--report", "--save",
+        *COMMON, "--address", "--certificate", "--key", "--client-ca", "--tokens", "--insecure", "--checkpoint",
+        "--resume", "--report", "--save",
     },
     "client": {
-        "--help", "--server", "--index", "--data", "--name", "--ca", "--certificate", "--key", "--insecure", "--method",
-        "--clients", "--link", "--patience", "--json",
+        "--help", "--server", "--index", "--data", "--name", "--ca", "--certificate", "--key", "--token", "--state",
+        "--insecure", "--method", "--clients", "--link", "--patience", "--json",
+    },
+    "status": {
+        "--help", "--server", "--name", "--ca", "--certificate", "--key", "--token", "--insecure", "--follow", "--timeout",
+        "--json",
     },
     "certificates": {"--help", "--host", "--client", "--json"},
+    "tokens": {"--help", "--client", "--observer", "--json"},
     "methods": {"--help", "--json"},
     "show": {"--help", "--clients", "--micro-batches", "--stages", "--steps", "--step-only", "--gantt"},
     "check": {"--help", "--method", "--clients", "--micro-batches", "--stages"},

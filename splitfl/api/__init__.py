@@ -4,6 +4,7 @@ from splitfl.api.job import Job as Job
 from splitfl.api.job import JobError as JobError
 from splitfl.api.network import join as join
 from splitfl.api.network import serve as serve
+from splitfl.api.observe import observe as observe
 from splitfl.api.optimizers import OptimizerSpec as OptimizerSpec
 from splitfl.api.optimizers import adam as adam
 from splitfl.api.optimizers import optimizer as optimizer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,22 @@ from torch.utils.data import Dataset
 from splitfl.api.job import Job, JobError
 from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
+from splitfl.run.access import Access
+from splitfl.run.blueprint import Blueprint
 from splitfl.run.client import Client
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.evaluation import Evaluate
 from splitfl.run.federation import Options
+from splitfl.run.limits import channel_limits
 from splitfl.run.pool import Threads
 from splitfl.run.record import History, RoundRecord
 from splitfl.run.server import run_server
+from splitfl.run.stragglers import Stragglers
+from splitfl.run.trained import Trained
 from splitfl.run.virtual import Fleet, predictor
-from splitfl.transport import Channel, ClientTLS, Link, ServerTLS, connect
+from splitfl.transport import Channel, ClientTLS, Link, ServerTLS, SessionLimits, connect
 from splitfl.transport import serve as listen
+from splitfl.transport.address import require_secrecy
 
 
 def serve(
@@ -32,6 +39,10 @@ def serve(
     address: str = "127.0.0.1:0",
     tls: ServerTLS | None = None,
     insecure: bool = False,
+    access: Access | None = None,
+    stragglers: Stragglers | None = None,
+    sessions: SessionLimits | None = None,
+    largest: int | None = None,
     test: Dataset[Any] | None = None,
     slots: int | None = None,
     fleet: Fleet | None = None,
@@ -44,7 +55,12 @@ def serve(
 ) -> Result:
     """Listen on `address`, wait for `clients` clients, and train `job` with them for `rounds` rounds.
 
-    tls        certificate and key; without them the text is plain, which is allowed on loopback or with `insecure`
+    tls        certificate and key; without them the text is plain, which is allowed on loopback or with `insecure`;
+               with `client_ca`, the name in a client's certificate must be the one that it comes under
+    access     tokens that clients must show, and the roles of names
+    stragglers  when a round closes without some of its clients
+    sessions, largest  how many may connect, and how often; bytes of the largest bundle of tensors, from the job
+               unless given
     slots      instructions computed at the same time, each on one thread; all cores unless given
     fleet      devices and links, for "auto" settings and for the prediction beside the measurement
     checkpoint, resume  folder for the state after every round; whether to go on from the newest one in it
@@ -65,31 +81,39 @@ def serve(
         checkpoint=checkpoint,
         resume=resume,
         stop=stop,
+        stragglers=stragglers or Stragglers(),
     )
+    access = replace(access or Access(), certificates=tls is not None and tls.client_ca is not None)
 
-    async def run() -> Result:
-        enrollment = Enrollment(blueprint, clients)
-        server = await listen(address, enrollment.admit, tls=tls, insecure=insecure)
+    async def run() -> tuple[Trained, tuple[str, ...]]:
+        enrollment = Enrollment(blueprint, clients, access=access)
+        limits = channel_limits(blueprint, largest)
+        server = await listen(address, enrollment.admit, tls=tls, insecure=insecure, limits=limits, sessions=sessions)
         try:
             on_listen(server.address)
             trained = await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
+            return trained, enrollment.names
         finally:
             await server.stop(grace=5.0)
-        history = History(
-            title=title or blueprint.method.name,
-            method=blueprint.method.name,
-            clients=enrollment.names,
-            settings=job.settings(blueprint),
-            rounds=tuple(trained.rounds),
-            measured=trained.measured,
-            predicted=trained.predicted,
-        )
-        return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
 
     try:
-        return run_blocking(run())
+        trained, names = run_blocking(run())
     finally:
         pool.close()
+    return _result(job, blueprint, trained, names=names, title=title)
+
+
+def _result(job: Job, blueprint: Blueprint, trained: Trained, *, names: tuple[str, ...], title: str | None) -> Result:
+    history = History(
+        title=title or blueprint.method.name,
+        method=blueprint.method.name,
+        clients=names,
+        settings=job.settings(blueprint),
+        rounds=tuple(trained.rounds),
+        measured=trained.measured,
+        predicted=trained.predicted,
+    )
+    return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
 
 
 def join(
@@ -100,6 +124,8 @@ def join(
     name: str,
     tls: ClientTLS | None = None,
     insecure: bool = False,
+    token: str = "",
+    state: Path | None = None,
     patience: float = 60.0,
     link: Link | None = None,
     fleet: Fleet | None = None,
@@ -107,12 +133,15 @@ def join(
 ) -> str:
     """Take part in the training at `server` ("host:port") as client `name`, with this data; returns its last word.
 
+    token     this client's secret, where the server asks for one
+    state     folder for what must survive this process: a front of its own, optimizers that go on
     patience  seconds to wait for the server to be reachable, at first and after a lost connection
     link      an emulated link between this client and the server
     on_connect  called for every connection that is made, the first and those after a loss
 
     Raises SplitflError where the server cannot be reached or trusted, refuses this client, or is lost.
     """
+    require_secrecy(server, secret=bool(token), protected=tls is not None)
     blueprint = job.blueprint(fleet)
     pool = Threads(1)
 
@@ -129,6 +158,8 @@ def join(
             connect=reach,
             pool=pool,
             patience=patience,
+            token=token,
+            state=state,
         ).run()
 
     try:

@@ -15,9 +15,12 @@ from collections.abc import Sequence
 import click
 import typer
 
+from splitfl.cli.client import register as register_client
+from splitfl.cli.identity import register as register_identity
 from splitfl.cli.inspection import register as register_inspection
-from splitfl.cli.network import register as register_network
 from splitfl.cli.schedules import register as register_schedules
+from splitfl.cli.server import register as register_server
+from splitfl.cli.status import register as register_status
 from splitfl.cli.training import register as register_training
 from splitfl.errors import SplitflError
 from splitfl.schedule.error import ScheduleError
@@ -29,7 +32,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for register in (register_training, register_network, register_schedules, register_inspection):
+for register in (
+    register_training,
+    register_server,
+    register_client,
+    register_status,
+    register_identity,
+    register_schedules,
+    register_inspection,
+):
     register(app)
 
 

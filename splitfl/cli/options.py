@@ -35,4 +35,6 @@ Save = Annotated[
 Link = Annotated[str | None, typer.Option("--link", help="A link of the catalogue, such as wifi-50.")]
 Certificate = Annotated[Path | None, typer.Option("--certificate", help="This end's certificate (PEM).")]
 Key = Annotated[Path | None, typer.Option("--key", help="The certificate's private key (PEM).")]
+Authority = Annotated[Path | None, typer.Option("--ca", help="Authority that signed the server's certificate (PEM).")]
+Token = Annotated[Path | None, typer.Option("--token", help="File with this client's secret.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain text beyond this machine.")]

@@ -68,7 +68,7 @@ def digest(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def require_writable(directory: Path) -> None:
-    """Make `directory` where it is missing. CheckpointError, before any work is done, where nothing can be kept there."""
+    """Make `directory` where it is missing. CheckpointError, before any work is done, where it cannot be written."""
     probe = directory / f".writable.{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)

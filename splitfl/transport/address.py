@@ -40,6 +40,16 @@ def require_protection(address: str, *, protected: bool, insecure: bool) -> None
         )
 
 
+def require_secrecy(address: str, *, secret: bool, protected: bool) -> None:
+    """Raise TransportError where a secret would leave this machine in plain text, whatever else is allowed."""
+    host, _ = parse_address(address)
+    if secret and not protected and not is_loopback(host):
+        raise TransportError(
+            f"a token for {address!r} would travel in plain text, for anybody to read: give the authority that signed "
+            "the server's certificate (--ca), or leave the token out"
+        )
+
+
 def require_free(address: str) -> None:
     """Raise TransportError where a server cannot listen at `address`, with the system's own reason."""
     host, port = parse_address(address)
