@@ -19,8 +19,8 @@ FLAGS = {
         "--insecure", "--method", "--clients", "--link", "--patience", "--json",
     },
     "status": {
-        "--help", "--server", "--name", "--ca", "--certificate", "--key", "--token", "--insecure", "--follow", "--timeout",
-        "--json",
+        "--help", "--server", "--name", "--ca", "--certificate", "--key", "--token", "--insecure", "--follow",
+        "--timeout", "--json",
     },
     "certificates": {"--help", "--host", "--client", "--json"},
     "tokens": {"--help", "--client", "--observer", "--json"},

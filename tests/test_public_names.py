@@ -8,8 +8,8 @@ import splitfl
 
 NAMES = {
     "Access", "ClientTLS", "Deadlines", "Job", "JobError", "Result", "ServerTLS", "SplitflError", "__version__", "adam",
-    "by_user", "codec", "dirichlet", "iid", "join", "load", "methods", "observe", "optimizer", "partition", "possible_cuts",
-    "serve", "sgd", "shards", "simulate", "Stragglers",
+    "by_user", "codec", "dirichlet", "iid", "join", "load", "methods", "observe", "optimizer", "partition",
+    "possible_cuts", "serve", "sgd", "shards", "simulate", "Stragglers",
 }  # fmt: skip
 
 METHOD_NAMES = {
