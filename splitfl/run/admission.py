@@ -8,6 +8,7 @@ import re
 from splitfl.run.access import Access
 from splitfl.run.blueprint import Blueprint
 from splitfl.transport.messages import OBSERVER, Hello, Refuse, version_refusal
+from splitfl.transport.plain_text import PLAIN_TEXT
 
 NAME = re.compile(r"[\w.-]{1,64}")
 
@@ -17,6 +18,8 @@ def objection(hello: object, identity: frozenset[str], *, access: Access, bluepr
 
     Who somebody is comes before anything about the job, so that a stranger learns nothing of it.
     """
+    if isinstance(hello, Refuse) and hello.code == PLAIN_TEXT:
+        return Refuse("tls", "this server expects TLS: start the client with the authority's certificate (--ca)")
     if not isinstance(hello, Hello):
         return Refuse("protocol", f"the first message is {type(hello).__name__}, expected Hello")
     if (refusal := version_refusal(hello)) is not None:

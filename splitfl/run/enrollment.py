@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 from contextlib import suppress
 
 from splitfl.errors import SplitflError
+from splitfl.events import event
 from splitfl.run.access import Access
 from splitfl.run.admission import objection
 from splitfl.run.blueprint import Blueprint
@@ -16,6 +18,8 @@ from splitfl.run.roster import Member, Roster
 from splitfl.run.standing import Standing
 from splitfl.transport.base import Channel
 from splitfl.transport.messages import OBSERVER, Finish, Hello, Refuse
+
+_LOGGER = logging.getLogger(__name__)
 
 TAKEN = "taken"
 """Code of the refusal that may pass: the earlier connection of a killed client can outlive it by a moment."""
@@ -45,23 +49,26 @@ class Enrollment:
 
     async def admit(self, channel: Channel) -> None:
         """Hear a new client's hello; refuse it with a reason, or keep it and hold its channel open."""
+        event(_LOGGER, "client_connected", peer=channel.peer)
         channel.expect(0, lambda _: False)  # no tensors before a turn asks for them
         hello = await channel.hear(timeout=FIRST_WORD, what="the hello of a client that connected")
         answer = objection(hello, channel.identity, access=self._access, blueprint=self._blueprint)
         if answer is not None or not isinstance(hello, Hello):
-            await part(channel, answer or Refuse("protocol", "expected Hello"))
+            await self._refuse(hello, channel, answer or Refuse("protocol", "expected Hello"))
             return
         if hello.role == OBSERVER:
             await self.standing.show(channel)
             return
         if (word := self._over or self._taken(hello)) is not None:
-            await part(channel, word)
+            await self._refuse(hello, channel, word)
             return
         if self._roster is not None:
             await self._roster.take_back(hello, channel)
             await channel.wait_closed()
+            self._note_lost(hello, channel)
             return
         self._present[hello.client] = (hello, channel)  # before anything is awaited: two may have the same name
+        event(_LOGGER, "client_enrolled", client=hello.client, samples=hello.samples, peer=channel.peer)
         async with self._changed:
             self._changed.notify_all()
         await channel.wait_closed()
@@ -69,6 +76,18 @@ class Enrollment:
             present = self._present.get(hello.client)
             if self._roster is None and present is not None and present[1] is channel:
                 del self._present[hello.client]
+        self._note_lost(hello, channel)
+
+    def _note_lost(self, hello: Hello, channel: Channel) -> None:
+        lost = self._roster is None or self._roster.states[hello.client] == "lost"
+        if lost and self._over is None:
+            event(_LOGGER, "client_lost", client=hello.client, reason=channel.reason)
+
+    async def _refuse(self, hello: object, channel: Channel, word: Finish | Refuse) -> None:
+        if isinstance(word, Refuse):
+            name = hello.client if isinstance(hello, Hello) else ""
+            event(_LOGGER, "client_refused", peer=channel.peer, client=name, code=word.code, reason=word.message)
+        await part(channel, word)
 
     def end(self, word: Finish | Refuse) -> None:
         """Answer whoever comes from now on with `word`: training is over."""

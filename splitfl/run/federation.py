@@ -17,6 +17,7 @@ from splitfl.aggregation import Assignment, Outcome, Refusal, StrategyRounds, Up
 from splitfl.aggregation.guards import is_finite
 from splitfl.aggregation.values import Reply
 from splitfl.errors import SplitflError
+from splitfl.events import event
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.checkpoint import CheckpointError, load, prune, require_writable, save
@@ -103,11 +104,13 @@ class Federation:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
             self._outcomes, self._refused, self._asked = [], [], set()
             before = self._traffic()
+            event(_LOGGER, "round_started", round=number, clients=len(self._roster.members))
             start = time.monotonic()
             await self._round(number)
             seconds = time.monotonic() - start
             record = await self._record(number, seconds, before)
             self._trained.rounds.append(record)
+            event(_LOGGER, "round_finished", **_figures(record))
             await self._save(number)
             self._options.on_round(self._trained.rounds[-1])
             if number < rounds and self._options.stop():
@@ -267,10 +270,11 @@ class Federation:
             await asyncio.to_thread(save, path, tensors, record)
         except CheckpointError as error:
             # A full disk is no reason to throw the round away: the next one tries again, and everybody is told.
-            _LOGGER.warning("%s", error)
+            event(_LOGGER, "checkpoint_failed", path=path, reason=str(error))
             last = self._trained.rounds[-1]
             self._trained.rounds[-1] = replace(last, failures=(*last.failures, Failure("server", str(error))))
             return
+        event(_LOGGER, "checkpoint_saved", path=path)
         prune(folder, keep=KEEP)
 
     def _resume(self, folder: Path) -> None:
@@ -284,3 +288,11 @@ class Federation:
         for stage in self._topology.shared:
             replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
             replica.load(self._blueprint.stage_state(self._trained.state, stage), reset_optimizer=False)
+
+
+def _figures(record: RoundRecord) -> dict[str, object]:
+    """A record's figures as an event tells them."""
+    names = ("round", "seconds", "accuracy", "loss", "bytes_up", "bytes_down")
+    figures = {name: getattr(record, name) for name in names}
+    known = {name: value for name, value in figures.items() if value is not None}
+    return {**known, "participants": len(record.participants), "failures": len(record.failures)}

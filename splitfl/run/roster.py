@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from splitfl.errors import SplitflError
+from splitfl.events import event
 from splitfl.run.failure import within
 from splitfl.run.parting import PATIENCE, part
 from splitfl.transport.base import Channel
 from splitfl.transport.messages import STALE, Hello, Refuse, Welcome
+
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,7 @@ class Roster:
             self._left.append(known.channel)
             self._known[known.client] = self.members[known.client] = member
             self._returned.notify_all()
+        event(_LOGGER, "client_returned", client=member.name, peer=channel.peer)
         await known.channel.close("the client has come back over a new connection")
 
     async def returned(self, client: int, *, instead_of: Channel, within: float) -> Member | None:
@@ -93,10 +98,13 @@ class Roster:
 
     async def excuse(self, client: int, reason: str) -> None:
         """Go on without a late member's work in this round; it stays a member, and is told that its work is stale."""
+        event(_LOGGER, "client_late", client=self.members[client].name, reason=reason)
         with suppress(SplitflError):  # one that cannot even be told is found out when its next turn begins
             word = Refuse(STALE, reason)
             await within(PATIENCE, self.members[client].channel.tell(word), what="it did not hear that it is late")
 
     async def drop(self, client: int, reason: str) -> None:
         """Go on without a member, and tell it why if it can hear."""
-        await part(self.members.pop(client).channel, Refuse("dropped", reason))
+        member = self.members.pop(client)
+        event(_LOGGER, "client_dropped", client=member.name, reason=reason)
+        await part(member.channel, Refuse("dropped", reason))

@@ -15,7 +15,8 @@ from splitfl.errors import SplitflError
 from splitfl.transport.address import listens, require_free, require_protection
 from splitfl.transport.base import Channel, ChannelLimits, TransportError
 from splitfl.transport.gate import Gate, SessionLimits
-from splitfl.transport.grpc_stream import METHOD, OPTIONS, REASON_KEY, VERSION, ClientStream, ServerStream
+from splitfl.transport.grpc_stream import METHOD, OPTIONS, REASON_KEY, VERSION, ClientStream, Failure, ServerStream
+from splitfl.transport.plain_text import expects_tls
 from splitfl.transport.shaped import Link, shape
 from splitfl.transport.stream import GRACE, StreamChannel
 from splitfl.transport.tls import ClientTLS, ServerTLS, load_authority, load_pair
@@ -171,6 +172,9 @@ async def connect(
         failure = await stream.open(max(deadline - clock(), 0.0))
         if failure is None:
             return StreamChannel(shape(stream, link), limits=limits or ChannelLimits())
+        if tls is None and not failure.final and await expects_tls(address):
+            advice = "give the authority that signed its certificate (--ca, ClientTLS)"
+            failure = Failure(f"the server there expects TLS, but this client speaks plain text: {advice}", final=True)
         if failure.final or clock() + pause >= deadline:
             hint = "" if failure.final else await _hint(address, tls)
             raise TransportError(f"cannot connect to {address} within {timeout:g} s: {failure.reason}{hint}")
@@ -183,7 +187,7 @@ async def _hint(address: str, tls: ClientTLS | None) -> str:
     if not await listens(address):
         return ""
     if tls is None:
-        return "; something listens there: does it expect TLS?"
+        return "; something listens there: is it another service?"
     return "; something listens there: does it ask for a client's certificate, or is it another service?"
 
 
