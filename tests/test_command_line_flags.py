@@ -12,7 +12,7 @@ FLAGS = {
     "local": {*COMMON, "--link", "--plain", "--report", "--save"},
     "server": {
         *COMMON, "--address", "--certificate", "--key", "--client-ca", "--tokens", "--insecure", "--checkpoint",
-        "--resume", "--report", "--save",
+        "--resume", "--metrics", "--log-level", "--log-format", "--report", "--save",
     },
     "client": {
         "--help", "--server", "--index", "--data", "--name", "--ca", "--certificate", "--key", "--token", "--state",

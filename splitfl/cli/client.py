@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from splitfl.api.network import join
+from splitfl.api.client import join
 from splitfl.api.override import override
 from splitfl.api.settings import fleet_from, job_from, own_data
 from splitfl.cli import console

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from splitfl.api.network import serve
 from splitfl.api.override import override
+from splitfl.api.server import serve
 from splitfl.api.settings import data_from, fleet_from, job_from
 from splitfl.cli import console
 from splitfl.cli.options import Certificate, Clients, Insecure, JobFile, Json, Key, Method, Report, Rounds, Save
@@ -18,6 +18,8 @@ from splitfl.cli.progress import Progress
 from splitfl.cli.training import conclude
 from splitfl.config import JobSettings, load_job
 from splitfl.errors import SplitflError
+from splitfl.monitor import configure_logs
+from splitfl.monitor.logs import Form, Level
 from splitfl.run.access import Access
 from splitfl.run.federation import StoppedError
 from splitfl.run.stragglers import Stragglers
@@ -51,6 +53,13 @@ def server(
         Path | None, typer.Option("--checkpoint", help="Folder for the weights after each round.")
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in the folder.")] = False,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", help="HOST:PORT at which Prometheus finds the metrics.")
+    ] = None,
+    log_level: Annotated[
+        Level | None, typer.Option("--log-level", help="Write events to stderr, from this level on.")
+    ] = None,
+    log_format: Annotated[Form, typer.Option("--log-format", help="How events are written.")] = "text",
     report: Report = None,
     save: Save = None,
     as_json: Json = False,
@@ -59,6 +68,8 @@ def server(
     if resume and checkpoint is None:
         raise SplitflError("--resume needs --checkpoint FOLDER: where the checkpoints are")
     settings = override(load_job(job), method=method, rounds=rounds, clients=clients)
+    if log_level is not None:
+        configure_logs(log_level, log_format)
     data = data_from(settings)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -71,6 +82,11 @@ def server(
         wait = f"{settings.server.deadlines.enrollment:g} s at most"
         progress.say(f"listening on {where}, waiting for {settings.data.clients} clients, {wait}")
 
+    def measured(url: str) -> None:
+        if as_json:
+            console.emit("metrics", url=url)
+        progress.say(f"metrics at {url}")
+
     try:
         with progress:
             result = serve(
@@ -82,7 +98,9 @@ def server(
                 insecure=insecure or settings.server.insecure,
                 test=data.test,
                 fleet=fleet_from(settings),
+                metrics=metrics,
                 on_listen=listening,
+                on_metrics=measured,
                 on_round=progress.round,
                 checkpoint=checkpoint,
                 resume=resume,

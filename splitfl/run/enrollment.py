@@ -33,9 +33,10 @@ class Enrollment:
     """Collects `expected` clients. Ids follow the names' natural order, so arrival decides nothing."""
 
     def __init__(self, blueprint: Blueprint, expected: int, *, access: Access | None = None) -> None:
-        self.standing = Standing(blueprint.method.name, expected, clients=self._states)
+        self.method = blueprint.method.name
+        self.expected = expected
+        self.standing = Standing(self.method, expected, clients=lambda: self.states)
         self._blueprint = blueprint
-        self._expected = expected
         self._access = access or Access()
         self._present: dict[str, tuple[Hello, Channel]] = {}
         self._changed = asyncio.Condition()
@@ -101,13 +102,13 @@ class Enrollment:
         deadline = self._blueprint.deadlines.enrollment
         try:
             async with asyncio.timeout(deadline), self._changed:
-                await self._changed.wait_for(lambda: len(self._present) >= self._expected)
+                await self._changed.wait_for(lambda: len(self._present) >= self.expected)
                 roster = self._roster = self._assign()
         except TimeoutError:
             names = ", ".join(self.names) or "none"
             problem = (
-                f"{len(self._present)} of {self._expected} clients enrolled within {deadline:g} s (present: {names}); "
-                f"start the missing {self._expected - len(self._present)}, or lower the number of clients"
+                f"{len(self._present)} of {self.expected} clients enrolled within {deadline:g} s (present: {names}); "
+                f"start the missing {self.expected - len(self._present)}, or lower the number of clients"
             )
             word = Refuse("ended", problem)
             await asyncio.gather(*(part(channel, word) for _, channel in self._present.values()))
@@ -127,23 +128,29 @@ class Enrollment:
             members.append(Member(client, name, hello.samples, channel, hello))
         return Roster(secrets.token_hex(8), members)
 
-    def _states(self) -> dict[str, str]:
+    @property
+    def states(self) -> dict[str, str]:
         """How each client that came is, by name."""
         if self._roster is not None:
             return self._roster.states
         return dict.fromkeys(self.names, "connected")
 
+    def traffic(self) -> tuple[int, int]:
+        """Bytes so far: from the clients, and to them."""
+        channels = self._roster.channels if self._roster else [channel for _, channel in list(self._present.values())]
+        return sum(each.received_bytes for each in channels), sum(each.sent_bytes for each in channels)
+
     def _taken(self, hello: Hello) -> Refuse | None:
         """Refuse a second client of a name, and a new one once training has begun; a client may come back."""
         if self._roster is None:
             held = self._present.get(hello.client)
-            if held is None and len(self._present) >= self._expected:
-                return Refuse("full", f"all {self._expected} clients are enrolled")
+            if held is None and len(self._present) >= self.expected:
+                return Refuse("full", f"all {self.expected} clients are enrolled")
             before = None if held is None else (held[1], held[0])
         else:
             member = self._roster.find(hello.client)
             if member is None:
-                return Refuse("full", f"all {self._expected} clients are enrolled and training has begun")
+                return Refuse("full", f"all {self.expected} clients are enrolled and training has begun")
             if member.samples != hello.samples:
                 what = f"{hello.samples} training samples, it enrolled with {member.samples}"
                 return Refuse("samples", f"client {hello.client!r} comes back with {what}")

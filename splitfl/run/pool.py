@@ -121,6 +121,11 @@ class Threads:
         for thread in self._threads:
             thread.join(timeout=10)
 
+    @property
+    def waiting(self) -> int:
+        """Computations that wait for a free worker."""
+        return len(self._queue)
+
     async def _abandon(self, job: _Job) -> None:
         """Take back work that has not begun. Wait for work that has, however often the wait is cancelled: it still
         touches its replica, and the next turn would race with it."""

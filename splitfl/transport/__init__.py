@@ -9,6 +9,7 @@ from splitfl.transport.gate import SessionLimits as SessionLimits
 from splitfl.transport.grpc import Server as Server
 from splitfl.transport.grpc import connect as connect
 from splitfl.transport.grpc import serve as serve
+from splitfl.transport.health import check_health as check_health
 from splitfl.transport.memory import memory_pair as memory_pair
 from splitfl.transport.shaped import Link as Link
 from splitfl.transport.shaped import Way as Way

@@ -16,6 +16,7 @@ from splitfl.transport.address import listens, require_free, require_protection
 from splitfl.transport.base import Channel, ChannelLimits, TransportError
 from splitfl.transport.gate import Gate, SessionLimits
 from splitfl.transport.grpc_stream import METHOD, OPTIONS, REASON_KEY, VERSION, ClientStream, Failure, ServerStream
+from splitfl.transport.health import Health
 from splitfl.transport.plain_text import expects_tls
 from splitfl.transport.shaped import Link, shape
 from splitfl.transport.stream import GRACE, StreamChannel
@@ -43,6 +44,7 @@ class Server:
         self._gate = Gate(sessions, clock=time.monotonic)
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self._server.add_generic_rpc_handlers((cast(Any, _Methods(self._open)),))
+        self._health = Health(self._server)
         self._sessions: dict[asyncio.Task[None], StreamChannel] = {}
 
     async def start(self, address: str, credentials: grpc.ServerCredentials | None) -> None:
@@ -57,9 +59,15 @@ class Server:
             raise TransportError(f"cannot listen at {address}: gRPC could not bind it; choose another port") from None
         self.address = f"{address.rpartition(':')[0]}:{self.port}"
         await self._server.start()
+        self._health.serving()
+
+    def drain(self) -> None:
+        """Tell whoever asks for the health that no more sessions are wanted; those there are go on."""
+        self._health.drain()
 
     async def stop(self, grace: float = GRACE) -> None:
         """Close all sessions, telling why, and listen no more; within about `grace` seconds."""
+        self._health.close()
         closing = [asyncio.create_task(channel.close("the server stopped")) for channel in self._sessions.values()]
         sessions = list(self._sessions)
         if closing:

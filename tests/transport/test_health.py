@@ -163,6 +163,7 @@ async def test_a_watcher_that_reads_nothing_holds_nobody_up():
         assert await status() == NOT_SERVING
         assert await check_health(address) == "NOT_SERVING"
     writer.close()
+    await asyncio.sleep(0.05)
     assert time.monotonic() - start < 8
 
 
@@ -192,7 +193,7 @@ async def test_certificates_that_do_not_fit(certificates, mutual, tmp_path):
     async with healthy(server_tls) as (address, _), healthy(mutual[0]) as (guarded, _), healthy() as (plain, _):
         stranger = await no_health(address, tls=ClientTLS(ca=tmp_path / "ca.pem"))
         assert "not signed by the authority that this client trusts" in stranger
-        assert "does it expect TLS" in await no_health(address)
+        assert "the server there expects TLS, but this check speaks plain text" in await no_health(address)
         assert "does not use TLS, but this client does" in await no_health(plain, tls=client_tls)
         unknown = ClientTLS(ca=mutual[1].ca)
         assert "does it ask for a client's certificate" in await no_health(guarded, tls=unknown)
@@ -208,20 +209,25 @@ async def test_a_server_without_a_health_service():
 
 
 async def test_something_else_listens():
+    peers = []
+
     async def answer(reader, writer):
+        peers.append(writer)
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
     async def silence(reader, writer):
-        await reader.read()
-        writer.close()
+        peers.append(writer)
 
     for behavior, expected in ((answer, "is it another service?"), (silence, "no answer within 1 s")):
         other = await asyncio.start_server(behavior, "127.0.0.1", 0)
         line = await no_health(f"127.0.0.1:{other.sockets[0].getsockname()[1]}", timeout=1)
         assert expected in line
         other.close()
+        for peer in peers:
+            peer.transport.abort()
+        await asyncio.sleep(0.05)  # the connections end
 
 
 async def test_addresses_and_plain_text_are_checked_first():

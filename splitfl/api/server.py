@@ -1,7 +1,9 @@
-"""The two ends of a run over gRPC: a server that trains, and clients that join it."""
+"""The server's end of a run over gRPC: what it listens to, whom it lets in, and what it tells of itself."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,9 +15,10 @@ from torch.utils.data import Dataset
 from splitfl.api.job import Job, JobError
 from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
+from splitfl.api.watch import OnRound, drained, measured
+from splitfl.events import event
 from splitfl.run.access import Access
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.client import Client
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.evaluation import Evaluate
 from splitfl.run.federation import Options
@@ -26,9 +29,10 @@ from splitfl.run.server import run_server
 from splitfl.run.stragglers import Stragglers
 from splitfl.run.trained import Trained
 from splitfl.run.virtual import Fleet, predictor
-from splitfl.transport import Channel, ClientTLS, Link, ServerTLS, SessionLimits, connect
+from splitfl.transport import ServerTLS, SessionLimits
 from splitfl.transport import serve as listen
-from splitfl.transport.address import require_secrecy
+
+_LOGGER = logging.getLogger(__name__)
 
 
 def serve(
@@ -47,7 +51,9 @@ def serve(
     slots: int | None = None,
     fleet: Fleet | None = None,
     title: str | None = None,
+    metrics: str | None = None,
     on_listen: Callable[[str], None] = lambda _: None,
+    on_metrics: Callable[[str], None] = lambda _: None,
     on_round: Callable[[RoundRecord], None] = lambda _: None,
     checkpoint: Path | None = None,
     resume: bool = False,
@@ -63,9 +69,10 @@ def serve(
                unless given
     slots      instructions computed at the same time, each on one thread; all cores unless given
     fleet      devices and links, for "auto" settings and for the prediction beside the measurement
+    metrics    "host:port" at which Prometheus finds the metrics, in plain HTTP; none unless given
     checkpoint, resume  folder for the state after every round; whether to go on from the newest one in it
     stop       asked after every round: whether to end here, to be resumed later
-    on_listen  called with the address that clients can connect to
+    on_listen, on_metrics  called with the address that clients can connect to, and with the metrics' URL
 
     Raises SplitflError where the address cannot be used, clients are missing, or a round cannot go on.
     """
@@ -77,7 +84,6 @@ def serve(
         strategy=job.flower_strategy(clients),
         evaluate=Evaluate(blueprint, test) if test is not None else None,
         predict=predictor(blueprint, fleet, slots=pool.slots) if fleet is not None else None,
-        on_round=on_round,
         checkpoint=checkpoint,
         resume=resume,
         stop=stop,
@@ -88,19 +94,35 @@ def serve(
     async def run() -> tuple[Trained, tuple[str, ...]]:
         enrollment = Enrollment(blueprint, clients, access=access)
         limits = channel_limits(blueprint, largest)
-        server = await listen(address, enrollment.admit, tls=tls, insecure=insecure, limits=limits, sessions=sessions)
-        try:
-            on_listen(server.address)
-            trained = await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)
-            return trained, enrollment.names
-        finally:
-            await server.stop(grace=5.0)
+        with measured(metrics, enrollment, pool, rounds=rounds, on_metrics=on_metrics) as note:
+            server = await listen(
+                address, enrollment.admit, tls=tls, insecure=insecure, limits=limits, sessions=sessions
+            )
+            drain = asyncio.create_task(drained(stop, server, enrollment.standing))
+            try:
+                event(_LOGGER, "server_started", address=server.address, method=blueprint.method.name, clients=clients)
+                on_listen(server.address)
+                told = replace(options, on_round=_both(note, on_round))
+                trained = await run_server(blueprint, enrollment, pool=pool, options=told, rounds=rounds)
+                return trained, enrollment.names
+            finally:
+                drain.cancel()
+                await server.stop(grace=5.0)
+                event(_LOGGER, "server_stopped", phase=enrollment.standing.phase)
 
     try:
         trained, names = run_blocking(run())
     finally:
         pool.close()
     return _result(job, blueprint, trained, names=names, title=title)
+
+
+def _both(first: OnRound, second: OnRound) -> OnRound:
+    def on_round(record: RoundRecord) -> None:
+        first(record)
+        second(record)
+
+    return on_round
 
 
 def _result(job: Job, blueprint: Blueprint, trained: Trained, *, names: tuple[str, ...], title: str | None) -> Result:
@@ -114,55 +136,3 @@ def _result(job: Job, blueprint: Blueprint, trained: Trained, *, names: tuple[st
         predicted=trained.predicted,
     )
     return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
-
-
-def join(
-    job: Job,
-    dataset: Dataset[Any],
-    *,
-    server: str,
-    name: str,
-    tls: ClientTLS | None = None,
-    insecure: bool = False,
-    token: str = "",
-    state: Path | None = None,
-    patience: float = 60.0,
-    link: Link | None = None,
-    fleet: Fleet | None = None,
-    on_connect: Callable[[], None] = lambda: None,
-) -> str:
-    """Take part in the training at `server` ("host:port") as client `name`, with this data; returns its last word.
-
-    token     this client's secret, where the server asks for one
-    state     folder for what must survive this process: a front of its own, optimizers that go on
-    patience  seconds to wait for the server to be reachable, at first and after a lost connection
-    link      an emulated link between this client and the server
-    on_connect  called for every connection that is made, the first and those after a loss
-
-    Raises SplitflError where the server cannot be reached or trusted, refuses this client, or is lost.
-    """
-    require_secrecy(server, secret=bool(token), protected=tls is not None)
-    blueprint = job.blueprint(fleet)
-    pool = Threads(1)
-
-    async def reach() -> Channel:
-        channel = await connect(server, tls=tls, insecure=insecure, timeout=patience, link=link)
-        on_connect()
-        return channel
-
-    async def run() -> str:
-        return await Client(
-            blueprint,
-            dataset,
-            name=name,
-            connect=reach,
-            pool=pool,
-            patience=patience,
-            token=token,
-            state=state,
-        ).run()
-
-    try:
-        return run_blocking(run())
-    finally:
-        pool.close()
