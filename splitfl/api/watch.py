@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from splitfl.events import event
 from splitfl.monitor import Live, Metrics, expose
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.pool import Threads
@@ -15,6 +17,8 @@ from splitfl.transport import Server
 
 LOOK = 0.2
 """Seconds between two looks at whether the server is asked to stop."""
+
+_LOGGER = logging.getLogger(__name__)
 
 OnRound = Callable[[RoundRecord], None]
 
@@ -44,5 +48,6 @@ async def drained(stop: Callable[[], bool], server: Server, standing: Standing) 
     """Once `stop` says so, tell probes and observers that the server will end after the round."""
     while not stop():
         await asyncio.sleep(LOOK)
+    event(_LOGGER, "draining")
     server.drain()
     standing.note(phase="draining")

@@ -184,7 +184,9 @@ async def connect(
             advice = "give the authority that signed its certificate (--ca, ClientTLS)"
             failure = Failure(f"the server there expects TLS, but this client speaks plain text: {advice}", final=True)
         if failure.final or clock() + pause >= deadline:
-            hint = "" if failure.final else await _hint(address, tls)
+            if failure.final:
+                raise TransportError(f"cannot connect to {address}: {failure.reason}")
+            hint = await _hint(address, tls)
             raise TransportError(f"cannot connect to {address} within {timeout:g} s: {failure.reason}{hint}")
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

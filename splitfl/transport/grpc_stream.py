@@ -110,7 +110,7 @@ class ClientStream:
                     return None
                 failure = _failure(await self._call.code(), await self._call.details())
         except TimeoutError:
-            failure = Failure("no answer", final=True)
+            failure = Failure(f"no answer within {timeout:.3g} s", final=True)
         except BaseException:
             await self._release()
             raise

@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from splitfl.transport import ClientTLS, ServerTLS, TransportError
+from splitfl.transport import ClientTLS, ServerTLS, TransportError, connect, serve
 from splitfl.transport.grpc import client_credentials, server_credentials
 from splitfl.transport.health import SERVICES, WATCHERS, Health, check_health
 from splitfl.transport.tls import make_certificates, make_client_certificate
@@ -81,6 +81,26 @@ async def test_the_status_changes_and_watchers_are_told(kind, certificates, mutu
         health.close()
         assert await status() == NOT_SERVING
         assert await status() is grpc.aio.EOF
+
+
+async def test_a_server_of_sessions_is_healthy_until_it_drains(certificates):
+    async def session(channel):
+        await channel.wait_closed()
+
+    server_tls, client_tls = certificates
+    server = await serve("127.0.0.1:0", session, tls=server_tls)
+    channel = await connect(server.address, tls=client_tls, timeout=10)
+    async with watching(server.address, tls=client_tls) as status:
+        assert await status() == SERVING
+        server.drain()
+        assert await status() == NOT_SERVING
+        assert await check_health(server.address, tls=client_tls) == "NOT_SERVING"
+        assert not channel.closed
+        start = time.monotonic()
+        await asyncio.gather(server.stop(5), channel.wait_closed())
+        assert time.monotonic() - start < 4  # a watcher does not hold it up
+        assert await status() is grpc.aio.EOF
+    await channel.close()
 
 
 async def test_before_it_serves_it_is_not_serving():
