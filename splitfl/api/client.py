@@ -47,7 +47,8 @@ def join(
     pool = Threads(1)
 
     async def reach() -> Channel:
-        channel = await connect(server, tls=tls, insecure=insecure, timeout=patience, link=link)
+        silence = job.deadlines.silence
+        channel = await connect(server, tls=tls, insecure=insecure, timeout=patience, link=link, silence=silence)
         on_connect()
         return channel
 

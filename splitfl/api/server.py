@@ -96,7 +96,13 @@ def serve(
         limits = channel_limits(blueprint, largest)
         with measured(metrics, enrollment, pool, rounds=rounds, on_metrics=on_metrics) as note:
             server = await listen(
-                address, enrollment.admit, tls=tls, insecure=insecure, limits=limits, sessions=sessions
+                address,
+                enrollment.admit,
+                tls=tls,
+                insecure=insecure,
+                limits=limits,
+                sessions=sessions,
+                silence=job.deadlines.silence,
             )
             drain = asyncio.create_task(drained(stop, server, enrollment.standing))
             try:

@@ -65,6 +65,11 @@ class Deadlines:
     round: float = 3600.0
     rejoin: float = 30.0
 
+    @property
+    def silence(self) -> float:
+        """Seconds without a sign of life after which a connection is lost: before a step waits in vain for it."""
+        return min(50.0, self.step / 2)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:

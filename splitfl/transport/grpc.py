@@ -15,7 +15,16 @@ from splitfl.errors import SplitflError
 from splitfl.transport.address import listens, require_free, require_protection
 from splitfl.transport.base import Channel, ChannelLimits, TransportError
 from splitfl.transport.gate import Gate, SessionLimits
-from splitfl.transport.grpc_stream import METHOD, OPTIONS, REASON_KEY, VERSION, ClientStream, Failure, ServerStream
+from splitfl.transport.grpc_stream import (
+    METHOD,
+    REASON_KEY,
+    SILENCE,
+    VERSION,
+    ClientStream,
+    Failure,
+    ServerStream,
+    options,
+)
 from splitfl.transport.health import Health
 from splitfl.transport.plain_text import expects_tls
 from splitfl.transport.shaped import Link, shape
@@ -24,11 +33,11 @@ from splitfl.transport.tls import ClientTLS, ServerTLS, load_authority, load_pai
 
 OnSession = Callable[[Channel], Awaitable[None]]
 
-SERVER_OPTIONS = (*OPTIONS, ("grpc.so_reuseport", 0))
-"""Two servers must not share a port unnoticed."""
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
 """Seconds between attempts to reach a server that is not up yet."""
+
+ATTEMPT = 10.0
+"""Seconds for one attempt: on a line that swallows everything, the next one may get through."""
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -36,13 +45,16 @@ _LOGGER = logging.getLogger(__name__)
 class Server:
     """A listening server, made by `serve`: its `port`, and its `address` with that port."""
 
-    def __init__(self, on_session: OnSession, limits: ChannelLimits, sessions: SessionLimits) -> None:
+    def __init__(
+        self, on_session: OnSession, limits: ChannelLimits, sessions: SessionLimits, *, silence: float = SILENCE
+    ) -> None:
         self.port = 0
         self.address = ""
         self._on_session = on_session
         self._limits = limits
         self._gate = Gate(sessions, clock=time.monotonic)
-        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        # Two servers must not share a port unnoticed.
+        self._server = grpc.aio.server(options=[*options(silence), ("grpc.so_reuseport", 0)])
         self._server.add_generic_rpc_handlers((cast(Any, _Methods(self._open)),))
         self._health = Health(self._server)
         self._sessions: dict[asyncio.Task[None], StreamChannel] = {}
@@ -137,17 +149,18 @@ async def serve(
     insecure: bool = False,
     limits: ChannelLimits | None = None,
     sessions: SessionLimits | None = None,
+    silence: float = SILENCE,
 ) -> Server:
     """Listen at `address` (`host:port`, port 0 for any) and call `on_session` with the channel of each client.
 
     A session ends when `on_session` returns or raises. `limits` hold for each of them, `sessions` for how many
-    there may be; one too many is told so before it costs anything. Plain text is refused outside this machine unless
-    `insecure`.
+    there may be; one too many is told so before it costs anything. A client that gives no sign of life for `silence`
+    seconds is gone. Plain text is refused outside this machine unless `insecure`.
     Raises TransportError in one line: bad address, port in use, certificate missing or not matching its key.
     """
     require_protection(address, protected=tls is not None, insecure=insecure)
     credentials = None if tls is None else server_credentials(tls)
-    server = Server(on_session, limits or ChannelLimits(), sessions or SessionLimits())
+    server = Server(on_session, limits or ChannelLimits(), sessions or SessionLimits(), silence=silence)
     try:
         await server.start(address, credentials)
     except TransportError:
@@ -164,11 +177,12 @@ async def connect(
     timeout: float = 60.0,
     limits: ChannelLimits | None = None,
     link: Link | None = None,
+    silence: float = SILENCE,
 ) -> Channel:
     """Open a session with the server at `address`, trying for `timeout` seconds while it is not up yet.
 
-    `link` emulates a slower one. Raises TransportError in one line, at once where waiting would not help: a
-    certificate that is not trusted or not for this host, a server that speaks plain text or another version.
+    `link` emulates a slower one; a server that gives no sign of life for `silence` seconds is gone.
+    Raises TransportError in one line, at once where waiting would not help: a certificate that is not trusted or not for this host, a server that speaks plain text or another version.
     """
     require_protection(address, protected=tls is not None, insecure=insecure)
     credentials = None if tls is None else client_credentials(tls)
@@ -176,8 +190,8 @@ async def connect(
     deadline = clock() + timeout
     pause = FIRST_PAUSE
     while True:
-        stream = ClientStream(address, credentials)
-        failure = await stream.open(max(deadline - clock(), 0.0))
+        stream = ClientStream(address, credentials, silence=silence)
+        failure = await stream.open(min(max(deadline - clock(), 0.0), ATTEMPT))
         if failure is None:
             return StreamChannel(shape(stream, link), limits=limits or ChannelLimits())
         if tls is None and not failure.final and await expects_tls(address):

@@ -27,17 +27,26 @@ METHOD = f"/{VERSION}.Session/Open"
 MESSAGE_LIMIT = CONTROL_LIMIT + 64
 """Bytes of one gRPC message: the largest control message and its tag."""
 
-OPTIONS: tuple[tuple[str, int], ...] = (
-    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
-    ("grpc.max_send_message_length", MESSAGE_LIMIT),
-    # A ping after 30 s without traffic keeps NATs open and finds a peer that vanished. Silence is no fault: pings
-    # without data are neither limited nor punished, on either side.
-    ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
-    ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.http2.max_ping_strikes", 0),
-)
+SILENCE = 50.0
+"""Seconds without a sign of life after which the other end counts as gone."""
+
+
+def options(silence: float) -> list[tuple[str, int]]:
+    """gRPC's options for a peer that counts as gone after `silence` seconds.
+
+    A ping after three fifths of that keeps NATs open and finds a connection of which only one end is left. A peer that
+    has nothing to say is no fault: pings without data are neither limited nor punished, on either side.
+    """
+    return [
+        ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+        ("grpc.max_send_message_length", MESSAGE_LIMIT),
+        ("grpc.keepalive_time_ms", int(600 * silence)),
+        ("grpc.keepalive_timeout_ms", int(400 * silence)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.http2.max_ping_strikes", 0),
+    ]
+
 
 REASON_KEY = "splitfl-reason-bin"
 """Trailing metadata in which a server says why it ended a session."""
@@ -88,16 +97,16 @@ class ServerStream:
 class ClientStream:
     """The client's end, with a connection of its own."""
 
-    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None) -> None:
+    def __init__(self, address: str, credentials: grpc.ChannelCredentials | None, *, silence: float = SILENCE) -> None:
         self.peer = address
         self.identity: frozenset[str] = frozenset()  # the host name was checked, and that is all that is asked
-        options = list(OPTIONS)
+        chosen = options(silence)
         if is_loopback(parse_address(address)[0]):
-            options.append(("grpc.enable_http_proxy", 0))
+            chosen.append(("grpc.enable_http_proxy", 0))
         if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, options=options)
+            self._channel = grpc.aio.insecure_channel(address, options=chosen)
         else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+            self._channel = grpc.aio.secure_channel(address, credentials, options=chosen)
         self._call: Any = None
 
     async def open(self, timeout: float) -> Failure | None:
@@ -110,7 +119,7 @@ class ClientStream:
                     return None
                 failure = _failure(await self._call.code(), await self._call.details())
         except TimeoutError:
-            failure = Failure(f"no answer within {timeout:.3g} s", final=True)
+            failure = Failure(f"no answer within {timeout:.3g} s", final=False)
         except BaseException:
             await self._release()
             raise

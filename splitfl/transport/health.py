@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from splitfl.transport.address import is_loopback, listens, parse_address, require_protection
 from splitfl.transport.base import TransportError
-from splitfl.transport.grpc_stream import OPTIONS, VERSION, _failure
+from splitfl.transport.grpc_stream import SILENCE, VERSION, _failure, options
 from splitfl.transport.plain_text import expects_tls
 from splitfl.transport.tls import ClientTLS
 
@@ -117,7 +117,7 @@ async def check_health(
 def _channel(address: str, tls: ClientTLS | None) -> grpc.aio.Channel:
     from splitfl.transport.grpc import client_credentials  # which imports this file
 
-    options = [*OPTIONS]
+    chosen = options(SILENCE)
     if is_loopback(parse_address(address)[0]):
         options.append(("grpc.enable_http_proxy", 0))
     if tls is None:
