@@ -119,10 +119,10 @@ def _channel(address: str, tls: ClientTLS | None) -> grpc.aio.Channel:
 
     chosen = options(SILENCE)
     if is_loopback(parse_address(address)[0]):
-        options.append(("grpc.enable_http_proxy", 0))
+        chosen.append(("grpc.enable_http_proxy", 0))
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=options)
-    return grpc.aio.secure_channel(address, client_credentials(tls), options=options)
+        return grpc.aio.insecure_channel(address, options=chosen)
+    return grpc.aio.secure_channel(address, client_credentials(tls), options=chosen)
 
 
 async def _reason(

@@ -208,7 +208,7 @@ class Lab:
         absent: dict[str, set[int]] = {}
         for record in records:
             for failure in record["failures"]:
-                outcome.failures.append(f"round {record['round']}: {failure}")
+                outcome.failures.append(f"round {record['round']}: {': '.join(failure)}")
             for name in set(CLIENTS) - set(record["participants"]):
                 absent.setdefault(name, set()).add(record["round"])
         if [record["round"] for record in records] != list(range(1, ROUNDS + 1)):
