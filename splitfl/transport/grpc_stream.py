@@ -42,6 +42,7 @@ def options(silence: float) -> list[tuple[str, int]]:
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
         ("grpc.keepalive_time_ms", int(600 * silence)),
         ("grpc.keepalive_timeout_ms", int(400 * silence)),
+        ("grpc.http2.ping_timeout_ms", int(400 * silence)),  # else a minute, whatever the line above says
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),
