@@ -10,13 +10,15 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 JOBS   ?= 2
+SEED   ?= 1
+RUNS   ?= 20
 
 # One thread per test process: the results are the same on every machine, and processes do not fight for cores.
 export OMP_NUM_THREADS := 1
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 
-.PHONY: help setup demo test slow check format proto clean
+.PHONY: help setup demo test slow chaos check format proto clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 14
@@ -50,6 +52,9 @@ test: check ## linters, then every quick test
 
 slow: setup ## the tests that start processes or take longer
 	$(PY) -m pytest -m slow
+
+chaos: setup ## runs with killed processes and broken lines: make chaos SEED=1 RUNS=200, or MINUTES=30
+	$(PY) -m tests.faults.chaos --seed $(SEED) $(if $(MINUTES),--minutes $(MINUTES),--runs $(RUNS))
 
 format: setup ## put the code in its standard form
 	$(PY) -m ruff check --fix

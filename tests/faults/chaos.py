@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import shutil
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from tests.faults.plan import plan
 def main() -> int:
     """Carry out the runs; returns the exit status."""
     options = _options()
+    logging.getLogger("splitfl").setLevel(logging.CRITICAL)  # of the reference; the processes have logs of their own
     keep = Path(options.keep or tempfile.mkdtemp(prefix="splitfl-chaos-"))
     end = time.monotonic() + 60 * options.minutes if options.minutes else None
     outcomes: list[Outcome] = []
@@ -55,7 +57,9 @@ def summarize(outcomes: list[Outcome], keep: Path) -> int:
     whole = sum(outcome.undisturbed and outcome.problem is None for outcome in outcomes)
     faults = Counter(name for outcome in outcomes for name in outcome.fired)
     print(f"\n{len(outcomes)} runs, {sum(faults.values())} faults: {', '.join(f'{n} {k}' for k, n in faults.items())}")
-    print(f"{whole} runs in which nobody was dropped, all of them bit-equal; {len(outcomes) - whole - len(wrong)} others")
+    print(
+        f"{whole} runs in which nobody was dropped, all of them bit-equal; {len(outcomes) - whole - len(wrong)} others"
+    )
     if wrong:
         print(f"{len(wrong)} WENT WRONG: seeds {[outcome.plan.seed for outcome in wrong]}; their logs are in {keep}")
     return 1 if wrong or not outcomes else 0

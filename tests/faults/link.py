@@ -111,9 +111,7 @@ class Link:
         finally:
             del self._connections[connection]
 
-    async def _forward(
-        self, connection: Connection, reader: asyncio.StreamReader, there: asyncio.StreamReader
-    ) -> None:
+    async def _forward(self, connection: Connection, reader: asyncio.StreamReader, there: asyncio.StreamReader) -> None:
         try:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._pump("up", connection, reader, connection.server))

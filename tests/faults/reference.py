@@ -26,7 +26,7 @@ class Leaving(Dataset):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         if self._left == 0:
-            raise OSError("this client has left")
+            raise splitfl.SplitflError("this client has left")
         self._left -= 1
         return self._whole[index]
 
@@ -54,5 +54,3 @@ def difference(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.T
 def steps(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """How many forward passes each norm of each model has counted."""
     return {name: int(value) for name, value in tensors.items() if name.endswith("num_batches_tracked")}
-
-
