@@ -1,4 +1,4 @@
-"""One run of the lab: a server and three clients as processes of their own, over TLS, each client over a link that fails.
+"""One run of the lab: a server and three clients as processes of their own, over TLS, each over a link that fails.
 
 Processes are killed with SIGKILL, where they stand, and started again as a supervisor would do it.
 """

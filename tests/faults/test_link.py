@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -63,10 +64,9 @@ def test_a_cut_lets_exactly_so_many_bytes_through(fault, at):
         bench.link.arm("up", at, fault())
         reader, writer = await bench.open()
         writer.write(b"x" * 50_000)
-        with pytest.raises(OSError):  # noqa: PT011 (reset by peer, or a broken pipe)
+        with contextlib.suppress(ConnectionError):
             while await reader.read(1000):
                 pass
-            raise OSError("the end")
         assert bench.link.moved["up"] == at
         await asyncio.sleep(0.2)
         again, over = await bench.open()
