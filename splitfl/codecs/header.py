@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import prod
 
-from splitfl.codecs.packing import Codec, Groups
+from splitfl.codecs.packing import Codec, Groups, one_group
 from splitfl.codecs.proto3 import (
     LENGTH,
     VARINT,
@@ -186,7 +186,8 @@ def _believe(name: str, parts: _Parts) -> Header:
 def _check_metadata(header: Header) -> None:
     """Scales and offsets: none without a codec that has them, else one for all elements or one per index of an axis."""
     shape, codec = header.spec.shape, header.codec
-    sizes = {1, shape[header.axis]} if header.axis < len(shape) else {1}
+    along_axis = codec is not None and codec.groups is not one_group and header.axis < len(shape)
+    sizes = {1, max(shape[header.axis], 1)} if along_axis else {1}
     scales = {4 * size for size in sizes} if codec is not None and codec.scaled else {0}
     offsets = len(header.scales) if codec is not None and codec.shifted else 0
     if len(header.scales) not in scales or len(header.offsets) != offsets:

@@ -47,6 +47,10 @@ HOSTILE = {
     "scales that fit no axis": tensor_bytes(
         codec=4, shape=(2, 3), axis=1, scales=b"\0" * 8, offsets=b"\0" * 8, payload=b"\0" * 6
     ),
+    "a scale for every row where one is for all": tensor_bytes(
+        codec=3, shape=(2, 3), scales=b"\0\0\x80?" * 2, payload=b"\0" * 12
+    ),
+    "an axis of no size, and no scale": tensor_bytes(codec=3, shape=(0, 3), payload=b""),
     "an axis that is not there": tensor_bytes(
         codec=4, shape=(2,), axis=7, scales=b"\0" * 8, offsets=b"\0" * 8, payload=b"\0" * 2
     ),

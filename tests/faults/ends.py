@@ -141,4 +141,5 @@ def _own_log(folder: Path, name: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())
     os.close(log)
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import multiprocessing
 import os
+import random
 import secrets
 import signal
 import socket
@@ -32,6 +33,8 @@ LONGEST = 150.0
 
 RESTARTS = 6
 """Times that a supervisor starts a client which failed by itself."""
+
+PORTS = (20_000, 32_000)
 
 SLOW = 20_000.0
 """Bytes a second of a slow link."""
@@ -172,7 +175,7 @@ class Lab:
                 if process.exitcode is None or name in waiting or process.exitcode == -signal.SIGKILL:
                     continue
                 if name == "server" or self._restarts == RESTARTS:
-                    return f"{name} failed: {self._last_words(name)}"
+                    return f"{name} failed with status {process.exitcode}: {self._last_words(name)}"
                 self._restarts += 1
                 self._later(0.2, name)
             if not alive:
@@ -225,10 +228,12 @@ class Lab:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens at."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that nobody listens at, below those that the system gives to connections: nobody takes it meanwhile."""
+    while True:
+        port = random.randrange(*PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _go_on(pid: int) -> None:

@@ -53,6 +53,8 @@ def envelopes() -> list[bytes]:
         envelope
         for kind in (Kind.ACT, Kind.GRAD, Kind.PARAMS)
         for payload in frames()[:2]
-        for envelope in encode_parts(Address(1, 2, Value(kind, 0, 1, 0 if kind is not Kind.PARAMS else None)), [payload])
+        for envelope in encode_parts(
+            Address(1, 2, Value(kind, 0, 1, 0 if kind is not Kind.PARAMS else None)), [payload]
+        )
     ]
     return [*map(encode_control, words), *parts]

@@ -26,7 +26,7 @@ def mutate(draw: random.Random, corpus: Sequence[bytes]) -> bytes:
 def _fields(draw: random.Random, message: bytes, depth: int) -> bytes:
     """Take a message apart, change one of its fields, or one within it, and put it together with right lengths."""
     try:
-        found = [(n, t, bytes(v) if t == LENGTH else v) for n, t, v in fields(memoryview(message))]  # type: ignore[arg-type]
+        found = [(n, t, v if isinstance(v, int) else bytes(v)) for n, t, v in fields(memoryview(message))]
     except WireError:
         return message
     if not found:
@@ -58,9 +58,7 @@ def _other(draw: random.Random, value: int | bytes) -> int | bytes:
 
 def _field(number: int, kind: int, value: int | bytes) -> bytes:
     if isinstance(value, bytes):
-        return length_header(number, len(value)) + value if kind == LENGTH else value
-    if kind == 1:
-        return varint(number << 3 | 1) + (value % 2**64).to_bytes(8, "little")
+        return length_header(number, len(value)) + value if kind == LENGTH else varint(number << 3 | kind) + value
     return varint(number << 3) + varint(value % 2**64)
 
 
