@@ -182,7 +182,8 @@ async def connect(
     """Open a session with the server at `address`, trying for `timeout` seconds while it is not up yet.
 
     `link` emulates a slower one; a server that gives no sign of life for `silence` seconds is gone.
-    Raises TransportError in one line, at once where waiting would not help: a certificate that is not trusted or not for this host, a server that speaks plain text or another version.
+    Raises TransportError in one line, at once where waiting would not help: a certificate that is not trusted or not
+    for this host, a server that speaks plain text or another version.
     """
     require_protection(address, protected=tls is not None, insecure=insecure)
     credentials = None if tls is None else client_credentials(tls)

@@ -32,7 +32,7 @@ class Leaving(Dataset):
 
 
 def undisturbed(plan: Plan, last_rounds: Mapping[str, int]) -> dict[str, torch.Tensor]:
-    """The weights at the end, named as a run of the lab names them. `last_rounds`: the last round of one that was dropped."""
+    """The weights at the end, named as a run of the lab names them, where some were dropped after their last round."""
     clients = {name: dataset(name, plan.seed) for name in CLIENTS}
     for name, last in last_rounds.items():
         clients[name] = Leaving(clients[name], last * STEPS * BATCH)
