@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -23,6 +24,9 @@ from splitfl.model import minimum_micro_batch, partition
 from splitfl.run.blueprint import Blueprint, Deadlines, Training
 from splitfl.run.seeds import derive
 from splitfl.run.virtual import Fleet
+
+_BUILDING = threading.RLock()
+"""Held while a model is built and traced: its weights come from torch's one generator, and tracing patches classes."""
 
 
 class JobError(SplitflError):
@@ -144,8 +148,12 @@ class Job:
         Raises CutError, ShapeError, LossError, ScheduleError or JobError, each naming what is wrong.
         """
         self._require_device()
+        with _BUILDING:
+            return self._blueprint(fleet or Fleet("laptop", "wifi-50"))
+
+    def _blueprint(self, fleet: Fleet) -> Blueprint:
         model = self.build_model()
-        cuts, micro_batches = self._choose(model, fleet or Fleet("laptop", "wifi-50"))
+        cuts, micro_batches = self._choose(model, fleet)
         parts = partition(model, self.example_input, cuts)
         kind = find_reduction(self.loss, model, parts) if self.reduction == "auto" else self.reduction
         return Blueprint(

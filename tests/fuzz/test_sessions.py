@@ -64,9 +64,7 @@ def test_honest_clients_lose_no_bit_to_hostile_sessions(method):
     plan = Plan(11, method, "keep", (None,) * 3, (0.0,) * 3, ())
     data = {name: dataset(name, plan.seed) for name in CLIENTS}
     expected = splitfl.simulate(make_job(plan), clients=data, rounds=ROUNDS)
-    jobs = [make_job(plan) for _ in CLIENTS]  # a model is traced by one thread at a time
-    for job in jobs:
-        job.blueprint()
+    jobs = [make_job(plan) for _ in CLIENTS]
     address, listening, done = [], threading.Event(), threading.Event()
 
     def on_listen(where):
@@ -112,7 +110,7 @@ def test_a_hostile_server_is_left_in_words():
 
     server = run_blocking(serve("127.0.0.1:0", hostile))
     try:
-        for _ in range(12):
+        for _ in range(4):
             try:
                 word = splitfl.join(job, data, server=server.address, name="ada", patience=0.01)
             except splitfl.SplitflError:
