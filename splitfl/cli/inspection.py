@@ -18,7 +18,7 @@ from splitfl.model import possible_cuts
 from splitfl.version import __version__
 
 NEEDED = ("torch", "flwr", "grpcio", "protobuf", "numpy", "pydantic", "typer", "rich", "safetensors", "cryptography")
-EXTRAS = {"scikit-learn": "data", "plotly": "report", "jinja2": "report"}
+EXTRAS = {"scikit-learn": "data", "prometheus-client": "monitor", "plotly": "report", "jinja2": "report"}
 
 
 def register(app: typer.Typer) -> None:
