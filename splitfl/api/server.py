@@ -91,7 +91,7 @@ def serve(
     )
     access = replace(access or Access(), certificates=tls is not None and tls.client_ca is not None)
 
-    async def run() -> tuple[Trained, tuple[str, ...]]:
+    async def run() -> Trained:
         enrollment = Enrollment(blueprint, clients, access=access)
         limits = channel_limits(blueprint, largest)
         with measured(metrics, enrollment, pool, rounds=rounds, on_metrics=on_metrics) as note:
@@ -109,18 +109,17 @@ def serve(
                 event(_LOGGER, "server_started", address=server.address, method=blueprint.method.name, clients=clients)
                 on_listen(server.address)
                 told = replace(options, on_round=_both(note, on_round))
-                trained = await run_server(blueprint, enrollment, pool=pool, options=told, rounds=rounds)
-                return trained, enrollment.names
+                return await run_server(blueprint, enrollment, pool=pool, options=told, rounds=rounds)
             finally:
                 drain.cancel()
                 await server.stop(grace=5.0)
                 event(_LOGGER, "server_stopped", phase=enrollment.standing.phase)
 
     try:
-        trained, names = run_blocking(run())
+        trained = run_blocking(run())
     finally:
         pool.close()
-    return _result(job, blueprint, trained, names=names, title=title)
+    return _result(job, blueprint, trained, title=title)
 
 
 def _both(first: OnRound, second: OnRound) -> OnRound:
@@ -131,11 +130,11 @@ def _both(first: OnRound, second: OnRound) -> OnRound:
     return on_round
 
 
-def _result(job: Job, blueprint: Blueprint, trained: Trained, *, names: tuple[str, ...], title: str | None) -> Result:
+def _result(job: Job, blueprint: Blueprint, trained: Trained, *, title: str | None) -> Result:
     history = History(
         title=title or blueprint.method.name,
         method=blueprint.method.name,
-        clients=names,
+        clients=trained.names,
         settings=job.settings(blueprint),
         rounds=tuple(trained.rounds),
         measured=trained.measured,

@@ -84,7 +84,8 @@ class Federation:
         self._names = roster.names
         self._samples = {client: member.samples for client, member in roster.members.items()}
         self._topology = blueprint.topology(tuple(sorted(roster.members)))
-        self._trained = Trained({name: value.clone() for name, value in blueprint.model.state_dict().items()})
+        initial = {name: value.clone() for name, value in blueprint.model.state_dict().items()}
+        self._trained = Trained(initial, names=tuple(self._names.values()))
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
         self._asked: set[int] = set()

@@ -14,8 +14,12 @@ from splitfl.run.metrics import Recorder
 from splitfl.run.parting import part
 from splitfl.run.pool import Pool
 from splitfl.run.record import RoundRecord
+from splitfl.run.resume import completed
 from splitfl.run.trained import Trained
 from splitfl.transport.messages import Finish, Refuse
+
+LINGER = 5.0
+"""Seconds in which clients that come back to a training that is over already are told so."""
 
 
 async def run_server(
@@ -27,6 +31,12 @@ async def run_server(
     """
     standing = enrollment.standing
     standing.note(rounds=rounds)
+    if (before := await asyncio.to_thread(_completed, blueprint, options, rounds)) is not None:
+        # Clients that did not hear the last word try to come back; those that did are gone, and nobody waits for them.
+        standing.note(phase="finished")
+        enrollment.end(Finish(f"training is complete after {rounds} rounds"))
+        await asyncio.sleep(LINGER)
+        return before
     roster = await enrollment.roster()
     channels = {f"c{client}": member.channel for client, member in roster.members.items()}
     actor = Actor("server", blueprint, pool=pool, recorder=Recorder(), channels=channels)
@@ -52,3 +62,12 @@ async def run_server(
         standing.note(phase=phase)
         enrollment.end(last or Refuse(TAKEN, "the server is stopping: try again later"))
         await asyncio.gather(*(part(member.channel, last) for member in roster.members.values()))
+
+
+def _completed(blueprint: Blueprint, options: Options, rounds: int) -> Trained | None:
+    """The whole training, where it is resumed after its last round."""
+    if not options.resume or options.checkpoint is None:
+        return None
+    start = Trained({name: value.clone() for name, value in blueprint.model.state_dict().items()})
+    facts = {"job": blueprint.fingerprints(), "strategy": type(options.strategy).__name__}
+    return completed(options.checkpoint, start, rounds, facts)

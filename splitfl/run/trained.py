@@ -17,12 +17,14 @@ class Trained:
 
     state   the whole model's weights (with personal fronts: the averaged tail beside the initial front)
     fronts  each client's own client-side partition, by name, where fronts are personal; else empty
+    names   of the clients, in the order of their ids
     measured, predicted  one mini-batch of the last round on every actor, as it ran and from the simulator
     """
 
     state: Tensors
     fronts: dict[str, Tensors] = field(default_factory=dict)
     rounds: list[RoundRecord] = field(default_factory=list)
+    names: tuple[str, ...] = ()
     measured: tuple[Span, ...] = ()
     predicted: tuple[Span, ...] = ()
 

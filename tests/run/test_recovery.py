@@ -170,3 +170,34 @@ async def stopped_and_resumed(bench, made, clients, folder):
     for pool in pools:
         await asyncio.to_thread(pool.close)
     return trained
+
+
+def test_a_server_killed_after_its_last_round_ends_without_clients_that_are_gone(bench, clients, tmp_path):
+    """Some clients have heard that training is complete and left; the others come back, and are told so, too."""
+    from splitfl.aggregation import strategy_from
+    from splitfl.run.enrollment import Enrollment
+    from splitfl.run.federation import Options
+    from splitfl.run.pool import Threads
+    from splitfl.run.server import run_server
+
+    made = made_for(bench, "splitfed-v3")
+    trained, _ = bench.run(bench.over_grpc(made.blueprint(), clients, rounds=2, checkpoint=tmp_path))
+
+    async def again():
+        blueprint = made.blueprint()
+        enrollment = Enrollment(blueprint, len(clients))
+        options = Options(strategy=strategy_from("FedAvg", clients=3), checkpoint=tmp_path, resume=True)
+        pool = Threads(1)
+        found = await run_server(blueprint, enrollment, pool=pool, options=options, rounds=2)
+        await asyncio.to_thread(pool.close)
+        return found
+
+    found = bench.run(again(), within=15)
+    assert equal(found, splitfl.simulate(made, clients=clients, rounds=2))
+    assert found.rounds == trained.rounds
+    assert found.names == trained.names == ("c0", "c1", "c2")
+
+    _, words = bench.run(
+        bench.over_grpc(made.blueprint(), {"c1": clients["c1"]}, rounds=2, checkpoint=tmp_path, resume=True)
+    )
+    assert words == {"c1": "training is complete after 2 rounds"}
