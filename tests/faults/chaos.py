@@ -43,7 +43,8 @@ def main() -> int:
 def say(outcome: Outcome, *, verbose: bool) -> None:
     """One line for a run, more where it went wrong."""
     plan = outcome.plan
-    verdict = outcome.problem or ("bit-equal" if outcome.undisturbed else "bit-equal without the dropped")
+    fine = "bit-equal" if outcome.undisturbed else "bit-equal without the dropped"
+    verdict = outcome.problem or ("no step was done twice" if outcome.counted else fine)
     what = ", ".join(outcome.fired) or "nothing happened"
     print(f"seed {plan.seed}: {plan.method}, {outcome.seconds:.1f} s: {what}: {verdict}", flush=True)
     if outcome.problem or verbose:

@@ -42,13 +42,17 @@ SLOW = 20_000.0
 
 @dataclass
 class Outcome:
-    """How a run ended: `problem` says what is wrong with it, and is None where nothing is."""
+    """How a run ended: `problem` says what is wrong with it, and is None where nothing is.
+
+    `counted`: a client was dropped and came back, so that steps were counted, and no bits compared.
+    """
 
     plan: Plan
     seconds: float = 0.0
     fired: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     problem: str | None = None
+    counted: bool = False
 
     @property
     def undisturbed(self) -> bool:
@@ -222,6 +226,7 @@ class Lab:
         if all(rounds == set(range(min(rounds), ROUNDS + 1)) for rounds in absent.values()):
             outcome.problem = reference.difference(found, expected)
         else:  # somebody left and came back: at least no step may have been done twice
+            outcome.counted = True
             most = reference.steps(reference.undisturbed(self._plan, {}))
             twice = {name: n for name, n in reference.steps(found).items() if n > most[name]}
             outcome.problem = f"steps were applied twice: {twice}, at most {most}" if twice else None
