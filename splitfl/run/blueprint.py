@@ -67,8 +67,11 @@ class Deadlines:
 
     @property
     def silence(self) -> float:
-        """Seconds without a sign of life after which a connection is lost: before a step waits in vain for it."""
-        return min(50.0, self.step / 2)
+        """Seconds without a sign of life after which a connection is lost: shortly before a step waits in vain for it.
+
+        Not much sooner: on a slow line a sign of life queues behind tensors, and those may take as long as a step.
+        """
+        return 0.85 * self.step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,22 +27,29 @@ METHOD = f"/{VERSION}.Session/Open"
 MESSAGE_LIMIT = CONTROL_LIMIT + 64
 """Bytes of one gRPC message: the largest control message and its tag."""
 
-SILENCE = 50.0
+SILENCE = 100.0
 """Seconds without a sign of life after which the other end counts as gone."""
+
+PING, ACKNOWLEDGED = 30.0, 20.0
+"""Seconds without traffic before a ping at the latest, and for the other machine to acknowledge what it was sent."""
 
 
 def options(silence: float) -> list[tuple[str, int]]:
     """gRPC's options for a peer that counts as gone after `silence` seconds.
 
-    A ping after three fifths of that keeps NATs open and finds a connection of which only one end is left. A peer that
-    has nothing to say is no fault: pings without data are neither limited nor punished, on either side.
+    A ping in quiet times keeps NATs open and finds a connection of which only one end is left. Its answer has the most
+    of `silence`, since it queues behind the tensors that are under way on a slow line. A peer that has nothing to say
+    is no fault: pings without data are neither limited nor punished, on either side.
     """
+    quiet = min(PING, 0.2 * silence)
     return [
         ("grpc.max_receive_message_length", MESSAGE_LIMIT),
         ("grpc.max_send_message_length", MESSAGE_LIMIT),
-        ("grpc.keepalive_time_ms", int(600 * silence)),
-        ("grpc.keepalive_timeout_ms", int(400 * silence)),
-        ("grpc.http2.ping_timeout_ms", int(400 * silence)),  # else a minute, whatever the line above says
+        ("grpc.keepalive_time_ms", int(1000 * quiet)),
+        # The next one sets TCP's own limit for data that no machine acknowledges; the one after it that for the answer
+        # to a ping, which is a minute otherwise.
+        ("grpc.keepalive_timeout_ms", int(1000 * min(ACKNOWLEDGED, silence - quiet))),
+        ("grpc.http2.ping_timeout_ms", int(1000 * (silence - quiet))),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.http2.max_ping_strikes", 0),

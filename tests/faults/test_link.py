@@ -8,8 +8,11 @@ import time
 
 import pytest
 
+from splitfl.api.loop import run_blocking
+from splitfl.run.blueprint import Deadlines
+from splitfl.schedule.instruction import Kind, Value
 from splitfl.transport import connect, serve
-from splitfl.transport.messages import Finish
+from splitfl.transport.messages import Address, Finish
 from tests.faults.link import Link, call, cut, half_open, outage, slow, stall
 
 
@@ -125,6 +128,34 @@ def test_something_outside_happens_at_the_byte():
     on(work)
 
 
+@pytest.mark.parametrize("up", [True, False])
+def test_a_slow_line_full_of_tensors_is_not_taken_for_a_half_open_one(up):
+    """The answer to a ping queues behind 3.5 s of tensors, which a step of 6 s allows."""
+
+    async def run():
+        channels, link = [], Link(rate=100_000.0)
+
+        async def hold(channel):
+            channels.append(channel)
+            await channel.wait_closed()
+
+        silence = Deadlines(step=6.0).silence
+        server = await serve("127.0.0.1:0", hold, silence=silence)
+        await link.start(server.port)
+        client = await connect(f"127.0.0.1:{link.port}", silence=silence)
+        sender, receiver = (client, channels[0]) if up else (channels[0], client)
+        address, payload = Address(1, 0, Value(Kind.ACT, 0, 0, 0)), [b"x" * 350_000]
+        start = time.monotonic()
+        _, received = await asyncio.gather(sender.send(address, payload), receiver.receive(address, timeout=20))
+        assert bytes(received) == payload[0]
+        assert time.monotonic() - start > 3.0
+        await client.close()
+        await server.stop(1.0)
+        await link.stop()
+
+    run_blocking(run())
+
+
 def test_both_ends_of_a_session_find_out_that_the_line_is_half_open():
     async def run():
         channels, link = [], Link()
@@ -147,7 +178,5 @@ def test_both_ends_of_a_session_find_out_that_the_line_is_half_open():
         await client.close()
         await server.stop(1.0)
         await link.stop()
-
-    from splitfl.api.loop import run_blocking
 
     run_blocking(run())
