@@ -94,6 +94,11 @@ class Enrollment:
         """Answer whoever comes from now on with `word`: training is over."""
         self._over = word
 
+    async def dismiss(self, word: Finish | Refuse) -> None:
+        """Tell those who have enrolled, and whoever comes from now on, that they are not needed."""
+        self.end(word)
+        await asyncio.gather(*(part(channel, word) for _, channel in list(self._present.values())))
+
     async def roster(self) -> Roster:
         """The members, once all are there, each told its id.
 
@@ -110,8 +115,7 @@ class Enrollment:
                 f"{len(self._present)} of {self.expected} clients enrolled within {deadline:g} s (present: {names}); "
                 f"start the missing {self.expected - len(self._present)}, or lower the number of clients"
             )
-            word = Refuse("ended", problem)
-            await asyncio.gather(*(part(channel, word) for _, channel in self._present.values()))
+            await self.dismiss(Refuse("ended", problem))
             raise SplitflError(problem) from None
         await asyncio.gather(*(self._welcome(roster, member) for member in roster.members.values()))
         return roster

@@ -20,11 +20,10 @@ from splitfl.errors import SplitflError
 from splitfl.events import event
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.checkpoint import CheckpointError, load, prune, require_writable, save
 from splitfl.run.moments import give_moments
 from splitfl.run.record import Failure, RoundRecord, spans
-from splitfl.run.resume import newest, pack, require_same, unpack
 from splitfl.run.roster import Roster
+from splitfl.run.server_memory import ServerMemory
 from splitfl.run.stragglers import Stragglers
 from splitfl.run.summary import idle_shares, in_sequence, train_loss
 from splitfl.run.trained import Trained
@@ -37,9 +36,6 @@ Tensors = dict[str, torch.Tensor]
 Evaluate = Callable[[Tensors], dict[str, float]]
 
 _LOGGER = logging.getLogger(__name__)
-
-KEEP = 3
-"""Round checkpoints that stay on disk."""
 
 
 class StoppedError(SplitflError):
@@ -84,8 +80,8 @@ class Federation:
         self._names = roster.names
         self._samples = {client: member.samples for client, member in roster.members.items()}
         self._topology = blueprint.topology(tuple(sorted(roster.members)))
-        initial = {name: value.clone() for name, value in blueprint.model.state_dict().items()}
-        self._trained = Trained(initial, names=tuple(self._names.values()))
+        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy)
+        self._trained = Trained.initial(blueprint.model, tuple(self._names.values()))
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
         self._asked: set[int] = set()
@@ -96,10 +92,9 @@ class Federation:
 
     async def run(self, rounds: int) -> Trained:
         """Train up to round `rounds`. Raises SplitflError where a round cannot go on with anybody."""
-        if self._options.checkpoint is not None:
-            require_writable(self._options.checkpoint)
-        if self._options.resume and self._options.checkpoint is not None:
-            await asyncio.to_thread(self._resume, self._options.checkpoint)
+        self._memory.require_writable()
+        if self._options.resume:
+            await asyncio.to_thread(self._resume)
         for number in range(len(self._trained.rounds) + 1, rounds + 1):
             if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
@@ -112,7 +107,7 @@ class Federation:
             record = await self._record(number, seconds, before)
             self._trained.rounds.append(record)
             event(_LOGGER, "round_finished", **_figures(record))
-            await self._save(number)
+            await self._keep()
             self._options.on_round(self._trained.rounds[-1])
             if number < rounds and self._options.stop():
                 raise StoppedError(f"stopped after round {number} of {rounds}, as asked")
@@ -256,36 +251,19 @@ class Federation:
         channels = self._roster.channels
         return sum(channel.received_bytes for channel in channels), sum(channel.sent_bytes for channel in channels)
 
-    def _facts(self) -> dict[str, Any]:
-        """What a checkpoint and the job that resumes it must have in common."""
-        job = self._blueprint.fingerprints()
-        return {"job": job, "clients": list(self._names.values()), "strategy": type(self._options.strategy).__name__}
-
-    async def _save(self, number: int) -> None:
-        folder = self._options.checkpoint
-        if folder is None:
-            return
-        path = folder / f"round-{number:06d}.safetensors"
-        tensors, record = pack(self._trained, self._strategy, self._actor.replicas, self._facts())
-        try:
-            await asyncio.to_thread(save, path, tensors, record)
-        except CheckpointError as error:
-            # A full disk is no reason to throw the round away: the next one tries again, and everybody is told.
-            event(_LOGGER, "checkpoint_failed", path=path, reason=str(error))
+    async def _keep(self) -> None:
+        """Write the round down; where the disk refuses, that is in the record."""
+        error = await self._memory.keep(self._trained, self._strategy, self._actor.replicas)
+        if error is not None:
             last = self._trained.rounds[-1]
             self._trained.rounds[-1] = replace(last, failures=(*last.failures, Failure("server", str(error))))
-            return
-        event(_LOGGER, "checkpoint_saved", path=path)
-        prune(folder, keep=KEEP)
 
-    def _resume(self, folder: Path) -> None:
-        path = newest(folder)
-        if path is None:
-            return
-        tensors, record = load(path)
-        require_same(self._facts(), record, path)
-        for key, moments in unpack(tensors, record, self._trained, self._strategy, path).items():
+    def _resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one."""
+        for key, moments in self._memory.recall(self._trained, self._strategy).items():
             give_moments(self._actor.replica(key, self._topology), moments)
+        if not self._trained.rounds:
+            return
         for stage in self._topology.shared:
             replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
             replica.load(self._blueprint.stage_state(self._trained.state, stage), reset_optimizer=False)

@@ -60,23 +60,6 @@ def unpack(
     return moments_in(tensors)
 
 
-def completed(folder: Path, template: Trained, rounds: int, facts: Mapping[str, Any]) -> Trained | None:
-    """What a server left that was killed after its last round, before anybody heard of it; None where rounds are left.
-
-    Raises CheckpointError for a checkpoint that is damaged, or of another job.
-    """
-    path = newest(folder)
-    if path is None:
-        return None
-    tensors, record = load(path)
-    if record.get("round", 0) < rounds:
-        return None
-    require_same(facts, record, path)
-    unpack(tensors, record, template, None, path)
-    template.names = tuple(record["facts"]["clients"])
-    return template
-
-
 def newest(folder: Path) -> Path | None:
     """The newest round's checkpoint in `folder`, None where there is none.
 

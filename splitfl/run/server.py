@@ -14,7 +14,7 @@ from splitfl.run.metrics import Recorder
 from splitfl.run.parting import part
 from splitfl.run.pool import Pool
 from splitfl.run.record import RoundRecord
-from splitfl.run.resume import completed
+from splitfl.run.server_memory import ServerMemory
 from splitfl.run.trained import Trained
 from splitfl.transport.messages import Finish, Refuse
 
@@ -31,10 +31,11 @@ async def run_server(
     """
     standing = enrollment.standing
     standing.note(rounds=rounds)
-    if (before := await asyncio.to_thread(_completed, blueprint, options, rounds)) is not None:
+    memory, before = ServerMemory(options.checkpoint, blueprint, options.strategy), Trained.initial(blueprint.model)
+    if options.resume and await asyncio.to_thread(memory.completed, before, rounds):
         # Clients that did not hear the last word try to come back; those that did are gone, and nobody waits for them.
-        standing.note(phase="finished")
-        enrollment.end(Finish(f"training is complete after {rounds} rounds"))
+        standing.note(phase="finished", last=before.rounds[-1])
+        await enrollment.dismiss(Finish(f"training is complete after {rounds} rounds"))
         await asyncio.sleep(LINGER)
         return before
     roster = await enrollment.roster()
@@ -62,12 +63,3 @@ async def run_server(
         standing.note(phase=phase)
         enrollment.end(last or Refuse(TAKEN, "the server is stopping: try again later"))
         await asyncio.gather(*(part(member.channel, last) for member in roster.members.values()))
-
-
-def _completed(blueprint: Blueprint, options: Options, rounds: int) -> Trained | None:
-    """The whole training, where it is resumed after its last round."""
-    if not options.resume or options.checkpoint is None:
-        return None
-    start = Trained({name: value.clone() for name, value in blueprint.model.state_dict().items()})
-    facts = {"job": blueprint.fingerprints(), "strategy": type(options.strategy).__name__}
-    return completed(options.checkpoint, start, rounds, facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch import nn
 
 from splitfl.run.record import RoundRecord, Span
 
@@ -27,6 +28,11 @@ class Trained:
     names: tuple[str, ...] = ()
     measured: tuple[Span, ...] = ()
     predicted: tuple[Span, ...] = ()
+
+    @classmethod
+    def initial(cls, model: nn.Module, names: tuple[str, ...] = ()) -> Trained:
+        """Where training begins: the model as it is, no rounds."""
+        return cls({name: value.clone() for name, value in model.state_dict().items()}, names=names)
 
     def models(self) -> dict[str, Tensors]:
         """The whole model of every client that has a front of its own, by name."""
