@@ -18,7 +18,7 @@ import splitfl
 from splitfl.run.access import Entry, digest
 from tests.faults.plan import CLIENTS, ROUNDS, Plan
 
-FEATURES, CLASSES, STEPS = 12, 3, 3
+FEATURES, CLASSES, STEPS, BATCH = 12, 3, 3, 8
 
 METHODS = {
     "fedavg": splitfl.methods.fedavg(),
@@ -59,7 +59,7 @@ def make_job(plan: Plan, *, rejoin: float = DEADLINES["rejoin"]) -> splitfl.Job:
         loss=nn.functional.cross_entropy,
         optimizer=splitfl.sgd(lr=0.05, momentum=0.9),
         optimizer_state=plan.optimizer_state,
-        batch_size=8,
+        batch_size=BATCH,
         local_steps=STEPS,
         seed=plan.seed,
         deadlines=splitfl.Deadlines(**{**DEADLINES, "rejoin": rejoin}),
@@ -72,6 +72,14 @@ def dataset(name: str, seed: int) -> TensorDataset:
     samples = 24 + 5 * CLIENTS.index(name)
     inputs = torch.randn(samples, FEATURES, generator=generator)
     return TensorDataset(inputs, torch.randint(0, CLASSES, (samples,), generator=generator))
+
+
+def named(result: splitfl.Result) -> dict[str, torch.Tensor]:
+    """All weights of a result under one name each: those of the global model, and of each client that has its own."""
+    tensors = {f"global/{name}": value.clone() for name, value in result.state.items()}
+    for name, state in result.states.items():
+        tensors |= {f"{name}/{tensor}": value.clone() for tensor, value in state.items()}
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -107,11 +115,8 @@ def server(plan: Plan, folder: Path, port: int, tokens: dict[str, str]) -> None:
         slots=2,
     )
     place.records.write_text("".join(record.to_json() + "\n" for record in result.history.rounds))
-    tensors = {f"global/{name}": value for name, value in result.state.items()}
-    for client, state in result.states.items():
-        tensors |= {f"{client}/{name}": value for name, value in state.items()}
     aside = place.result.with_suffix(".part")
-    save_file({name: value.clone() for name, value in tensors.items()}, aside)
+    save_file(named(result), aside)
     os.replace(aside, place.result)
 
 

@@ -35,6 +35,7 @@ RESTARTS = 6
 """Times that a supervisor starts a client which failed by itself."""
 
 PORTS = (20_000, 32_000)
+"""Where the server listens: below the ports that Linux gives to connections."""
 
 SLOW = 20_000.0
 """Bytes a second of a slow link."""
@@ -233,7 +234,7 @@ class Lab:
 
 
 def free_port() -> int:
-    """A port that nobody listens at, below those that the system gives to connections: nobody takes it meanwhile."""
+    """A port that nobody listens at, nor will before the server does, which may be killed and come back to it."""
     while True:
         port = random.randrange(*PORTS)
         with socket.socket() as probe, suppress(OSError):

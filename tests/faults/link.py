@@ -58,7 +58,7 @@ class Link:
     def __init__(self, *, rate: float | None = None, delay: float = 0.0) -> None:
         self.port = 0
         self.target = 0
-        self.rate = rate
+        self.rate = self.usual_rate = rate
         self.delay = delay
         self.moved: dict[Direction, int] = {"up": 0, "down": 0}
         self.fired: list[str] = []
@@ -149,9 +149,10 @@ class Link:
 
     def _next(self, way: Direction) -> tuple[int | None, Fault | None]:
         armed = self._armed[way]
-        while armed and armed[0][0] < self.moved[way]:
-            armed[0] = (self.moved[way], armed[0][1])
-        return armed[0] if armed else (None, None)
+        if not armed:
+            return None, None
+        at, fault = armed[0]
+        return max(at, self.moved[way]), fault
 
 
 def cut() -> Fault:
@@ -206,8 +207,8 @@ def slow(rate: float, seconds: float) -> Fault:
 
     async def fault(link: Link, connection: Connection) -> None:
         link.fired.append("slow")
-        before, link.rate = link.rate, rate
-        asyncio.get_running_loop().call_later(seconds, _set_rate, link, before)
+        link.rate = rate
+        asyncio.get_running_loop().call_later(seconds, _quicken, link)
 
     return fault
 
@@ -226,5 +227,5 @@ def _open(link: Link) -> None:
     link.mode = "open"
 
 
-def _set_rate(link: Link, rate: float | None) -> None:
-    link.rate = rate
+def _quicken(link: Link) -> None:
+    link.rate = link.usual_rate

@@ -49,11 +49,6 @@ class Plan:
     delays: tuple[float, ...]
     events: tuple[Event, ...]
 
-    @property
-    def restarts(self) -> bool:
-        """Whether a process begins anew in the middle."""
-        return any(event.kind in ("kill client", "kill server") for event in self.events)
-
 
 def plan(seed: int) -> Plan:
     """The run of `seed`: a method, links, and one to four faults; in one of eight a client leaves for good."""

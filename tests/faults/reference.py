@@ -8,10 +8,8 @@ import torch
 from torch.utils.data import Dataset
 
 import splitfl
-from tests.faults.ends import STEPS, dataset, make_job
+from tests.faults.ends import BATCH, STEPS, dataset, make_job, named
 from tests.faults.plan import CLIENTS, ROUNDS, Plan
-
-BATCH = 8
 
 
 class Leaving(Dataset):
@@ -37,10 +35,7 @@ def undisturbed(plan: Plan, last_rounds: Mapping[str, int]) -> dict[str, torch.T
     for name, last in last_rounds.items():
         clients[name] = Leaving(clients[name], last * STEPS * BATCH)
     result = splitfl.simulate(make_job(plan), clients=clients, rounds=ROUNDS)
-    tensors = {f"global/{name}": value for name, value in result.state.items()}
-    for client, state in result.states.items():
-        tensors |= {f"{client}/{name}": value for name, value in state.items()}
-    return tensors
+    return named(result)
 
 
 def difference(found: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import json
 import os
 import pickle
@@ -10,15 +11,24 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 import splitfl
+from splitfl.api.loop import run_blocking
 from splitfl.cli import main
 from splitfl.codecs import FrameError, frame
 from splitfl.codecs.proto3 import bytes_field, length_header, uint_field, varint
 from splitfl.run.checkpoint import load
+from splitfl.run.client_memory import ClientMemory
 from splitfl.run.tokens import load_token, load_tokens
+from splitfl.schedule import ScheduleError
+from splitfl.schedule.file import from_file
+from splitfl.transport import check_health, serve
 from splitfl.transport.envelope import EnvelopeError, decode
+from splitfl.transport.grpc_stream import METHOD
+from tests.faults.ends import make_job
+from tests.faults.plan import Plan
 from tests.fuzz.corpus import envelopes, frames
 from tests.fuzz.malformed import fuzz
 
@@ -95,36 +105,84 @@ def test_a_payload_sent_as_a_message_is_refused(payload):
         frame.decode(payload)
 
 
-LOADERS = {
-    "checkpoint": load,
-    "tokens": load_tokens,
-    "token": load_token,
-}
+LOADERS = {"checkpoint": load, "tokens": load_tokens, "token": load_token, "schedule": from_file}
 
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_payload_in_a_file_is_refused(payload, loader, tmp_path):
     path = tmp_path / "round-000001.safetensors"
     path.write_bytes(payload)
-    with pytest.raises(splitfl.SplitflError, match="round-000001"):
+    with pytest.raises((splitfl.SplitflError, ScheduleError), match="round-000001"):
         LOADERS[loader](path)
+
+
+def test_a_payload_in_a_clients_memory_is_refused(payload, tmp_path):
+    job = make_job(Plan(1, "splitfed-v3", "keep", (None,) * 3, (0.0,) * 3, ()))
+    for when in ("before", "after"):
+        (tmp_path / f"{when}.safetensors").write_bytes(payload)
+    with pytest.raises(splitfl.SplitflError, match=r"before\.safetensors cannot be read"):
+        ClientMemory(tmp_path, "ada", job.blueprint()).recall(1, 0)
 
 
 @pytest.mark.parametrize(
     "command",
-    [("run",), ("server",), ("client", "--server", "127.0.0.1:1", "--name", "ada"), ("schedule", "check"), ("cuts",)],
+    [
+        ("simulate",),
+        ("local",),
+        ("check",),
+        ("cuts",),
+        ("show",),
+        ("server",),
+        ("client", "--server", "127.0.0.1:1", "--name", "ada"),
+    ],
 )
 def test_a_payload_given_to_a_command_is_refused(payload, command, tmp_path, capsys):
     path = tmp_path / "job.toml"
     path.write_bytes(payload)
     with pytest.raises(SystemExit) as ended:
-        main(
-            [command[0], *command[1:2], str(path)]
-            if command[0] == "schedule"
-            else [command[0], str(path), *command[1:]]
-        )
-    assert ended.value.code not in (0, None)
-    assert "Traceback" not in capsys.readouterr().err
+        main([command[0], str(path), *command[1:]])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert "job.toml" in said.replace("\n", "")
+    assert "Traceback" not in said
+
+
+RPCS = (METHOD, "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch", "/splitfl.v0.Session/Open", "/x/Y")
+
+
+@pytest.mark.parametrize("rpc", RPCS)
+def test_a_payload_sent_to_an_rpc_is_refused(payload, rpc):
+    async def send():
+        sessions = []
+
+        async def on_session(channel):
+            sessions.append(channel)
+            await channel.hear(timeout=5, what="a hello")
+
+        server = await serve("127.0.0.1:0", on_session)
+        async with grpc.aio.insecure_channel(server.address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+            call = channel.stream_stream(rpc)()
+            answers = []
+            try:
+                await call.write(payload)
+                async with asyncio.timeout(10):
+                    while (answer := await call.read()) is not grpc.aio.EOF:
+                        answers.append(answer)
+            except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                pass
+            code = await call.code()
+        health = await check_health(server.address)
+        await server.stop(1.0)
+        return code, answers, health
+
+    code, answers, health = run_blocking(send())
+    assert health == "SERVING"
+    if rpc == METHOD:
+        (refusal,) = map(decode, answers)
+        assert refusal.code == "protocol"
+    else:
+        assert answers == []
+        assert code is not grpc.StatusCode.OK
 
 
 def test_nothing_in_the_package_unpickles_or_evaluates():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import grpc.aio
 import pytest
@@ -13,11 +15,16 @@ import torch
 
 import splitfl
 from splitfl.api.loop import run_blocking
+from splitfl.schedule.instruction import Kind, Value
 from splitfl.transport import SessionLimits, connect, serve
+from splitfl.transport.envelope import encode_control, encode_parts
 from splitfl.transport.grpc_stream import METHOD
+from splitfl.transport.messages import PROTOCOL, Address, Begin, Finish, Hello, Report
+from splitfl.transport.stream import StreamEnded
 from tests.faults.ends import dataset, make_job
 from tests.faults.plan import CLIENTS, Plan
-from tests.fuzz.corpus import envelopes
+from tests.faults.reference import Leaving
+from tests.fuzz.corpus import envelopes, frames
 from tests.fuzz.mutate import mutate
 
 ROUNDS = 12
@@ -95,6 +102,60 @@ def test_honest_clients_lose_no_bit_to_hostile_sessions(method):
     assert all(torch.equal(result.state[name], value) for name, value in expected.state.items())
 
 
+async def betray(address: str, blueprint, samples: int, seed: int) -> str:
+    """One that enrolls with the right job, and in its turn sends what no client may; why its session ended."""
+    draw, corpus = random.Random(seed), envelopes()
+    channel = await connect(address)
+    fingerprint = json.dumps(blueprint.fingerprints())
+    await channel.tell(Hello(PROTOCOL, "dan", fingerprint, samples, "splitfl", instance="d"))
+    welcome = await channel.hear(timeout=30, what="a welcome")
+    begin = await channel.hear(timeout=30, what="a turn")
+    assert isinstance(begin, Begin)
+    for _ in range(draw.randint(5, 40)):
+        kind, micro = draw.choice(((Kind.ACT, 0), (Kind.ACT, 1), (Kind.GRAD, 0), (Kind.PARAMS, None), (Kind.AVG, None)))
+        value = Value(kind, draw.choice((0, 0, 0, 1, 7)), draw.choice((welcome.client, 0)), micro)
+        place = Address(begin.round, draw.choice((0, 0, 1, 9)), value)
+        theirs = [*encode_parts(place, [draw.choice(frames())]), encode_control(Report(begin.round, samples))]
+        try:
+            await channel._stream.write(mutate(draw, draw.choice((theirs, corpus))))
+        except StreamEnded:
+            break  # the server has had enough
+    await channel.wait_closed()
+    reason = channel.reason
+    await channel.close()
+    return reason
+
+
+@pytest.mark.parametrize("method", ["pipar", "splitfed-v2"])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_an_enrolled_traitor_leaves_no_trace(method, seed):
+    plan = Plan(13, method, "keep", (None,) * 3, (0.0,) * 3, ())
+    deadlines = splitfl.Deadlines(enrollment=30.0, step=4.0, round=30.0, rejoin=0.5)
+    job = replace(make_job(plan), deadlines=deadlines)
+    data = {name: dataset(name, plan.seed) for name in CLIENTS}
+    theirs = dataset("ada", plan.seed + 1)
+    expected = splitfl.simulate(job, clients={**data, "dan": Leaving(theirs, 0)}, rounds=2)
+    address = []
+    listening = threading.Event()
+
+    def on_listen(where):
+        address.append(where)
+        listening.set()
+
+    with ThreadPoolExecutor(5) as threads:
+        serving = threads.submit(splitfl.serve, job, clients=4, rounds=2, on_listen=on_listen)
+        assert listening.wait(20)
+        traitor = threads.submit(run_blocking, betray(address[0], job.blueprint(), len(theirs), seed))
+        honest = [threads.submit(splitfl.join, job, data[name], server=address[0], name=name) for name in CLIENTS]
+        result = serving.result(60)
+        assert [each.result(20) for each in honest] == ["training is complete after 2 rounds"] * 3
+        assert traitor.result(20)
+    (failure,) = result.history.rounds[0].failures
+    assert failure.client == "dan"
+    assert all(record.participants == CLIENTS for record in result.history.rounds)
+    assert all(torch.equal(result.state[name], value) for name, value in expected.state.items())
+
+
 def test_a_hostile_server_is_left_in_words():
     """What a client hears may be anything, too: it gives up in words, within its patience."""
     plan = Plan(11, "pipar", "reset", (None,) * 3, (0.0,) * 3, ())
@@ -131,7 +192,11 @@ def test_a_server_serves_after_a_flood():
         try:
             for first in range(0, 80, AT_ONCE):
                 await asyncio.gather(*(misbehave(server.address, first + index) for index in range(AT_ONCE)))
+            heard.clear()
             channel = await connect(server.address)
+            await channel.tell(Finish("still there"))
+            await channel.wait_closed()
+            assert heard == [Finish("still there")]
             await channel.close()
         finally:
             await server.stop(1.0)
