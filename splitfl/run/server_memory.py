@@ -24,10 +24,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ServerMemory:
-    """The checkpoints of one job in `folder`; without a folder nothing is written and nothing found.
-
-    Raises CheckpointError for a checkpoint that is damaged, or of another job.
-    """
+    """The checkpoints of one job in `folder`; without a folder nothing is written and nothing found."""
 
     def __init__(self, folder: Path | None, blueprint: Blueprint, strategy: object) -> None:
         self._folder = folder
@@ -59,7 +56,10 @@ class ServerMemory:
         return None
 
     def recall(self, trained: Trained, strategy: StrategyRounds | None) -> dict[Value, Moments]:
-        """Put the newest checkpoint's contents into `trained` and `strategy`; the moments by replica."""
+        """Put the newest checkpoint's contents into `trained` and `strategy`; the moments by replica.
+
+        Raises CheckpointError for one that is damaged, or of another job or other clients.
+        """
         path = newest(self._folder) if self._folder is not None else None
         if path is None:
             return {}
@@ -68,14 +68,20 @@ class ServerMemory:
         return unpack(tensors, record, trained, strategy, path)
 
     def completed(self, trained: Trained, rounds: int) -> bool:
-        """Whether training was over already when the server stopped; `trained` then holds all of it."""
-        path = newest(self._folder) if self._folder is not None else None
-        if path is None:
+        """Whether training was over already when the server stopped; `trained` then holds all of it.
+
+        What is wrong with a checkpoint is left to `recall`: by then there are clients, who are told as well.
+        """
+        try:
+            path = newest(self._folder) if self._folder is not None else None
+            if path is None:
+                return False
+            tensors, record = load(path)
+            if record.get("round", 0) < rounds:
+                return False
+            require_same(self._facts, record, path)
+            unpack(tensors, record, trained, None, path)
+        except CheckpointError:
             return False
-        tensors, record = load(path)
-        if record.get("round", 0) < rounds:
-            return False
-        require_same(self._facts, record, path)
-        unpack(tensors, record, trained, None, path)
         trained.names = tuple(record["facts"]["clients"])
         return True
