@@ -65,6 +65,8 @@ class Enrollment:
             return
         if self._roster is not None:
             await self._roster.take_back(hello, channel)
+            if self._over is not None:  # training ended while this one came back: the last words went without it
+                await part(channel, self._over)
             await channel.wait_closed()
             self._note_lost(hello, channel)
             return

@@ -114,3 +114,35 @@ def test_a_new_turn_comes_before_the_error_it_causes_in_the_old_one(bench):
         await far.close()
 
     bench.run(talk())
+
+
+def test_one_that_comes_back_while_training_ends_is_told_so(bench):
+    """It is taken back just after the last words went out to the connections of before."""
+    made = bench.job(bench.Mlp, "fc1", splitfl.methods.pipar(micro_batches=2)).blueprint()
+
+    async def scene():
+        enrollment = Enrollment(made, 1)
+        pairs = [memory_pair("c0", "server") for _ in range(2)]
+        hello = Hello(PROTOCOL, "c0", json.dumps(made.fingerprints()), 8, "splitfl", instance="same")
+        tasks = []
+        for theirs, ours in pairs:
+            tasks.append(asyncio.create_task(enrollment.admit(ours)))
+            await theirs.tell(hello)
+            if len(tasks) == 1:
+                roster = await enrollment.roster()
+                taken_back = roster.take_back
+
+                async def late(*arguments):
+                    await taken_back(*arguments)
+                    enrollment.end(Finish("training is complete"))
+
+                roster.take_back = late
+        back = pairs[1][0]
+        assert isinstance(await back.hear(timeout=5, what="a welcome"), Welcome)
+        word = await back.hear(timeout=5, what="the last word")
+        for theirs, _ in pairs:
+            await theirs.close()
+        await asyncio.gather(*tasks)
+        return word
+
+    assert bench.run(scene(), within=20) == Finish("training is complete")
