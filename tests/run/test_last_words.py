@@ -123,20 +123,18 @@ def test_one_that_comes_back_while_training_ends_is_told_so(bench):
     async def scene():
         enrollment = Enrollment(made, 1)
         pairs = [memory_pair("c0", "server") for _ in range(2)]
+        tasks = [asyncio.create_task(enrollment.admit(ours)) for _, ours in pairs]
         hello = Hello(PROTOCOL, "c0", json.dumps(made.fingerprints()), 8, "splitfl", instance="same")
-        tasks = []
-        for theirs, ours in pairs:
-            tasks.append(asyncio.create_task(enrollment.admit(ours)))
-            await theirs.tell(hello)
-            if len(tasks) == 1:
-                roster = await enrollment.roster()
-                taken_back = roster.take_back
+        await pairs[0][0].tell(hello)
+        roster = await enrollment.roster()
+        taken_back = roster.take_back
 
-                async def late(*arguments):
-                    await taken_back(*arguments)
-                    enrollment.end(Finish("training is complete"))
+        async def late(*arguments):
+            await taken_back(*arguments)
+            enrollment.end(Finish("training is complete"))
 
-                roster.take_back = late
+        roster.take_back = late
+        await pairs[1][0].tell(hello)
         back = pairs[1][0]
         assert isinstance(await back.hear(timeout=5, what="a welcome"), Welcome)
         word = await back.hear(timeout=5, what="the last word")
