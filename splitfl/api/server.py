@@ -15,7 +15,7 @@ from torch.utils.data import Dataset
 from splitfl.api.job import Job, JobError
 from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
-from splitfl.api.watch import OnRound, drained, measured
+from splitfl.api.watch import Drain, OnRound, measured
 from splitfl.events import event
 from splitfl.run.access import Access
 from splitfl.run.blueprint import Blueprint
@@ -86,7 +86,6 @@ def serve(
         predict=predictor(blueprint, fleet, slots=pool.slots) if fleet is not None else None,
         checkpoint=checkpoint,
         resume=resume,
-        stop=stop,
         stragglers=stragglers or Stragglers(),
     )
     access = replace(access or Access(), certificates=tls is not None and tls.client_ca is not None)
@@ -104,14 +103,15 @@ def serve(
                 sessions=sessions,
                 silence=job.deadlines.silence,
             )
-            drain = asyncio.create_task(drained(stop, server, enrollment.standing))
+            drain = Drain(stop, server, enrollment.standing)
+            watching = asyncio.create_task(drain.watch())
             try:
                 event(_LOGGER, "server_started", address=server.address, method=blueprint.method.name, clients=clients)
                 on_listen(server.address)
-                told = replace(options, on_round=_both(note, on_round))
+                told = replace(options, on_round=_both(note, on_round), stop=drain.asked)
                 return await run_server(blueprint, enrollment, pool=pool, options=told, rounds=rounds)
             finally:
-                drain.cancel()
+                watching.cancel()
                 await server.stop(grace=5.0)
                 event(_LOGGER, "server_stopped", phase=enrollment.standing.phase)
 

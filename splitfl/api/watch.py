@@ -44,10 +44,25 @@ def measured(
         endpoint.close()
 
 
-async def drained(stop: Callable[[], bool], server: Server, standing: Standing) -> None:
-    """Once `stop` says so, tell probes and observers that the server will end after the round."""
-    while not stop():
-        await asyncio.sleep(LOOK)
-    event(_LOGGER, "draining")
-    server.drain()
-    standing.note(phase="draining")
+class Drain:
+    """Asks `stop` whether the server is to end after the round, and tells probes and observers once it is."""
+
+    def __init__(self, stop: Callable[[], bool], server: Server, standing: Standing) -> None:
+        self._stop = stop
+        self._server = server
+        self._standing = standing
+        self._told = False
+
+    def asked(self) -> bool:
+        """Whether the server is asked to end."""
+        if self._stop() and not self._told:
+            self._told = True
+            event(_LOGGER, "draining")
+            self._server.drain()
+            self._standing.note(phase="draining")
+        return self._told
+
+    async def watch(self) -> None:
+        """Look again and again, since a round may last."""
+        while not self.asked():
+            await asyncio.sleep(LOOK)
