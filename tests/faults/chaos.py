@@ -46,6 +46,8 @@ def say(outcome: Outcome, *, verbose: bool) -> None:
     fine = "bit-equal" if outcome.undisturbed else "bit-equal without the dropped"
     verdict = outcome.problem or ("no step was done twice" if outcome.counted else fine)
     what = ", ".join(outcome.fired) or "nothing happened"
+    if outcome.unaware:
+        verdict += f", but {', '.join(outcome.unaware)} did not hear that training is complete"
     print(f"seed {plan.seed}: {plan.method}, {outcome.seconds:.1f} s: {what}: {verdict}", flush=True)
     if outcome.problem or verbose:
         for line in (*map(str, plan.events), *outcome.failures):

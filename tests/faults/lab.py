@@ -45,7 +45,8 @@ SLOW = 20_000.0
 class Outcome:
     """How a run ended: `problem` says what is wrong with it, and is None where nothing is.
 
-    `counted`: a client was dropped and came back, so that steps were counted, and no bits compared.
+    `counted`: a client was dropped and came back, so that steps were counted, and no bits compared. `unaware`: clients that
+    failed since the last word to them was lost, and the server gone by then.
     """
 
     plan: Plan
@@ -54,6 +55,7 @@ class Outcome:
     failures: list[str] = field(default_factory=list)
     problem: str | None = None
     counted: bool = False
+    unaware: list[str] = field(default_factory=list)
 
     @property
     def undisturbed(self) -> bool:
@@ -75,6 +77,7 @@ class Lab:
         self._tokens = {name: secrets.token_hex(8) for name in CLIENTS}
         self._port = free_port()
         self._left: set[str] = set()
+        self._unaware: set[str] = set()
         self._restarts = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -89,6 +92,7 @@ class Lab:
         finally:
             await self._end()
         outcome.seconds = time.monotonic() - start
+        outcome.unaware = sorted(self._unaware)
         outcome.fired = [name for link in self._links.values() for name in link.fired]
         if outcome.problem is None:
             self._judge(outcome)
@@ -174,13 +178,17 @@ class Lab:
             waiting = {task.get_name() for task in self._tasks}
             alive = False
             for name, process in self._processes.items():
-                if name in self._left or process.exitcode == 0:
+                if name in self._left | self._unaware or process.exitcode == 0:
                     continue
                 alive = True
                 if process.exitcode is None or name in waiting or process.exitcode == -signal.SIGKILL:
                     continue
                 if name == "server" or self._restarts == RESTARTS:
                     return f"{name} failed with status {process.exitcode}: {self._last_words(name)}"
+                if self._processes["server"].exitcode == 0:
+                    # Its line was cut under the very last word: there is no server any more that could repeat it.
+                    self._unaware.add(name)
+                    continue
                 self._restarts += 1
                 self._later(0.2, name)
             if not alive:

@@ -14,6 +14,7 @@ import splitfl
 from splitfl.codecs import frame
 from splitfl.run.blueprint import Deadlines
 from splitfl.schedule import Kind
+from splitfl.transport import grpc_stream
 from splitfl.transport.messages import PROTOCOL, Begin, Hello, Refuse, Report, Welcome
 
 
@@ -146,8 +147,10 @@ def test_a_client_that_gives_up_and_stays_connected_is_believed(bench, clients):
 
 
 @pytest.mark.slow
-def test_a_client_that_reads_nothing_does_not_hold_the_others_up(bench, clients):
+def test_a_client_that_reads_nothing_does_not_hold_the_others_up(bench, clients, monkeypatch):
     """Its channel takes what fits into the buffers on the way; the model does not."""
+    usual = grpc_stream.options  # which let gRPC's window grow with what it measures: under load up to the whole model
+    monkeypatch.setattr(grpc_stream, "options", lambda silence: [*usual(silence), ("grpc.http2.bdp_probe", 0)])
 
     class Large(torch.nn.Module):
         def __init__(self):
