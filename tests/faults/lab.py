@@ -45,8 +45,8 @@ SLOW = 20_000.0
 class Outcome:
     """How a run ended: `problem` says what is wrong with it, and is None where nothing is.
 
-    `counted`: a client was dropped and came back, so that steps were counted, and no bits compared. `unaware`: clients that
-    failed since the last word to them was lost, and the server gone by then.
+    `counted`: a client was dropped and came back, so that steps were counted, and no bits compared. `unaware`: clients
+    that failed since the last word to them was lost, and the server gone by then.
     """
 
     plan: Plan
