@@ -13,7 +13,8 @@ NAMES = {
 }  # fmt: skip
 
 METHOD_NAMES = {
-    "METHODS", "Method", "ScheduleSource", "fedavg", "pipar", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3",
+    "METHODS", "AuxiliarySource", "Method", "Registry", "ScheduleSource", "block_local", "cse_fsl", "fedavg",
+    "local_loss", "parallel_sl", "pipar", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3", "u_shaped",
 }  # fmt: skip
 
 

@@ -82,6 +82,7 @@ def candidates(question: Question) -> list[Cut]:
 
 def _cut(question: Question, places: Sequence[str]) -> Cut:
     parts: Partition = partition(question.model, question.example_input, places)
+    losses = question.method.topology((0,), stages=len(parts.stages)).losses
     figures = tuple(
         StageFigures(
             flops=stage.forward,
@@ -90,6 +91,6 @@ def _cut(question: Question, places: Sequence[str]) -> Cut:
             stash=stage.stash,
             params=stage.params,
         )
-        for stage in stage_figures(parts, question.codecs)
+        for stage in stage_figures(parts, question.codecs, losses)
     )
     return Cut(name=",".join(places), stages=figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from splitfl.api.optimizers import OptimizerSpec
 from splitfl.codecs import Codecs, codec
 from splitfl.errors import SplitflError
 from splitfl.methods import METHODS, Method
-from splitfl.model import minimum_micro_batch, partition
+from splitfl.model import Partition, minimum_micro_batch, partition, with_auxiliaries
 from splitfl.run.blueprint import Blueprint, Deadlines, Training
 from splitfl.run.seeds import derive
 from splitfl.run.virtual import Fleet
@@ -89,10 +89,16 @@ class Job:
                 f"micro_batches = {wanted} with batch_size = {self.batch_size}: expected 1 to {self.batch_size}, "
                 "at least one sample in each micro-batch"
             )
-        if self._method.in_turn and self.strategy is not None:
+        if self._method.split:
+            try:
+                self._method.placement(len(self.cuts()) + 1)
+            except ValueError as error:
+                raise JobError(f"cut = {self.cut!r}: {error}") from None
+        if not self._method.takes_strategy and self.strategy is not None:
+            why = "clients hand their weights on, " if self._method.in_turn else ""
             raise JobError(
-                f"strategy = {type(self.strategy).__name__} with method {self._method.name}: clients hand their "
-                "weights on, nothing is averaged; leave the strategy out"
+                f"strategy = {type(self.strategy).__name__} with method {self._method.name}: {why}nothing is averaged; "
+                "leave the strategy out"
             )
 
     def _require(self, holds: bool, name: str, wanted: str) -> None:
@@ -154,7 +160,7 @@ class Job:
     def _blueprint(self, fleet: Fleet) -> Blueprint:
         model = self.build_model()
         cuts, micro_batches = self._choose(model, fleet)
-        parts = partition(model, self.example_input, cuts)
+        parts = self._with_auxiliaries(partition(model, self.example_input, cuts))
         kind = find_reduction(self.loss, model, parts) if self.reduction == "auto" else self.reduction
         return Blueprint(
             model=model,
@@ -181,8 +187,8 @@ class Job:
         )
 
     def flower_strategy(self, clients: int) -> Any:
-        """The strategy that averages for `clients` clients; None where weights are handed on."""
-        if self._method.in_turn:
+        """The strategy that averages for `clients` clients; None where nothing is averaged."""
+        if not self._method.takes_strategy:
             return None
         return self.strategy if self.strategy is not None else strategy_from("FedAvg", clients=clients)
 
@@ -200,7 +206,7 @@ class Job:
             "optimizer": str(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "the user's",
             "optimizer state": self.optimizer_state,
             "loss": getattr(self.loss, "__name__", type(self.loss).__name__),
-            "strategy": "none: weights are handed on" if self._method.in_turn else _name(self.strategy),
+            "strategy": _strategy_name(self),
             "codecs": {role: each.name if each else "raw" for role, each in roles.items()},
             "seed": self.seed,
         }
@@ -212,6 +218,17 @@ class Job:
             return self.cuts(), micro_batches
         return choose_settings(self.question(model, fleet))
 
+    def _with_auxiliaries(self, parts: Partition) -> Partition:
+        """The partition with an auxiliary network at every stage whose loss the method wants there."""
+        method, count = self._method, len(parts.stages)
+        return with_auxiliaries(
+            parts,
+            method.topology((0,), stages=count).losses,
+            build=method.auxiliary,
+            share=method.auxiliary_share,
+            seeds=lambda stage: derive(self.seed, "auxiliary", stage),
+        )
+
     def _contract(self, micro_batches: int) -> str:
         """What both ends of a session must agree on beside the model and its cut, as JSON.
 
@@ -222,7 +239,7 @@ class Job:
             each.name if each else None for each in (self.codec.activation, self.codec.gradient, self.codec.update)
         ]
         agreed = {
-            "method": [self._method.name, micro_batches, _schedule_name(self._method)],
+            "method": [self._method.name, micro_batches, _schedule_name(self._method), *_rules(self._method)],
             "optimizer": repr(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "custom",
             "training": [self.batch_size, epochs, self.local_steps, self.shuffle, self.drop_last],
             "optimizer_state": self.optimizer_state,
@@ -238,7 +255,18 @@ def _schedule_name(method: Method) -> str:
     return schedule.name if isinstance(schedule, Path) else getattr(schedule, "__name__", str(schedule))
 
 
-def _name(strategy: Any) -> str:
+def _rules(method: Method) -> list[Any]:
+    """What a method says beside its name and schedule, as plain values."""
+    apart = ("name", "schedule", "micro_batches", "auxiliary", "front_trained_by", "source")
+    rules = [getattr(method, each.name) for each in fields(method) if each.name not in apart]
+    auxiliary = method.auxiliary
+    return [*rules, auxiliary if isinstance(auxiliary, str) else getattr(auxiliary, "__name__", "custom")]
+
+
+def _strategy_name(job: Job) -> str:
+    method, strategy = job._method, job.strategy
+    if not method.takes_strategy:
+        return "none: weights are handed on" if method.in_turn else "none: nothing is averaged"
     return "FedAvg" if strategy is None else type(strategy).__name__
 
 

@@ -37,5 +37,5 @@ def _switch(content: dict[str, Any], method: str) -> None:
         content["model"].pop("cut", None)
         for role in ("activation", "gradient"):
             content.get("codec", {}).pop(role, None)
-    if made.in_turn:
+    if not made.takes_strategy:
         content.pop("strategy", None)

@@ -140,4 +140,4 @@ def _result(job: Job, blueprint: Blueprint, trained: Trained, *, title: str | No
         measured=trained.measured,
         predicted=trained.predicted,
     )
-    return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
+    return Result(history=history, state=trained.model, states=trained.models(), template=blueprint.model)

@@ -80,8 +80,10 @@ def _call(function: Callable[..., Any], reference: str, arguments: dict[str, Any
 
 
 def method_from(settings: JobSettings) -> Method:
-    """The method of a job file, with its schedule looked for beside the file."""
+    """The method of a job file, with its schedule and its auxiliary networks looked for beside the file."""
     method = settings.method.method()
+    if isinstance(method.auxiliary, str) and ":" in method.auxiliary:
+        method = dataclasses.replace(method, auxiliary=settings.resolve(method.auxiliary))
     schedule = settings.method.schedule
     if schedule is None:
         return method

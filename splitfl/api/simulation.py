@@ -66,4 +66,4 @@ def simulate(
         rounds=tuple(trained.rounds),
         predicted=trained.predicted,
     )
-    return Result(history=history, state=trained.state, states=trained.models(), template=blueprint.model)
+    return Result(history=history, state=trained.model, states=trained.models(), template=blueprint.model)

@@ -16,11 +16,12 @@ from splitfl.errors import SplitflError
 from splitfl.methods import METHODS, Method
 from splitfl.run.turn_plan import plan_group
 from splitfl.schedule import GENERATORS, Topology, build, check, gantt, parse, text
-from splitfl.schedule.topology import CLIENT
 
 Clients = Annotated[int, typer.Option("--clients", min=1, help="Number of clients.")]
 MicroBatches = Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per mini-batch.")]
-Stages = Annotated[int, typer.Option("--stages", min=1, help="Number of stages; the first is on the client.")]
+Stages = Annotated[
+    int | None, typer.Option("--stages", min=1, help="Number of stages; as few as the method can have unless given.")
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -46,7 +47,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="METHOD", help="A method, a generator, or a .sched file.")],
     clients: Clients = 2,
     micro_batches: MicroBatches = None,
-    stages: Stages = 2,
+    stages: Stages = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Mini-batches in the round.")] = 1,
     step_only: Annotated[bool, typer.Option("--step-only", help="The mini-batch without loads and averages.")] = False,
     grid: Annotated[bool, typer.Option("--gantt", help="Draw it as a grid too.")] = False,
@@ -67,7 +68,7 @@ def check_command(
     method: Annotated[str, typer.Option("--method", help="The method whose rules a .sched file must keep.")] = "pipar",
     clients: Clients = 2,
     micro_batches: MicroBatches = None,
-    stages: Stages = 2,
+    stages: Stages = None,
 ) -> None:
     """Prove a schedule file, or a whole job: model, cut, shapes, loss and schedule."""
     if path.suffix == ".sched":
@@ -107,27 +108,38 @@ def _lowered(written: object) -> bool:
     return any(at.kind is not None for program in written.values() for at in program)  # type: ignore[attr-defined]
 
 
-def _topology(method: Method, clients: int, micro_batches: int | None, stages: int, steps: int) -> Topology:
+def _topology(method: Method, clients: int, micro_batches: int | None, stages: int | None, steps: int) -> Topology:
+    if stages is not None and method.split and stages < method.least_stages:
+        raise SplitflError(f"--stages {stages}: method {method.name} has {method.least_stages} stages or more")
     count = micro_batches or (method.micro_batches if method.micro_batches != "auto" else 4)
     return method.topology(
-        tuple(range(clients)), stages=stages if method.split else 1, micro_batches=count, steps=steps
+        tuple(range(clients)),
+        stages=(stages or method.least_stages) if method.split else 1,
+        micro_batches=count,
+        steps=steps,
     )
 
 
 def _row(method: Method) -> dict[str, str]:
     """A line of the methods' table, by column."""
-    placement = method.placement(2)
-    averaged = [part for part, is_ in (("front", method.average_front), ("tail", method.average_tail)) if is_]
+    front, tail = ("front, head", "body") if method.head_on_client else ("front", "tail")
+    averaged = [part for part, is_ in ((front, method.average_front), (tail, method.average_tail)) if is_]
     if not method.split:
         averaged = ["whole model"]
     elif method.shared_tail:
         averaged = ["handed on"] if method.in_turn else ["front"]
     return {
         "method": method.name,
-        "placement": "front on client, tail on server" if method.split else "whole model on client",
+        "placement": _placement(method),
         "schedule": str(method.schedule) + (", in turn" if method.in_turn else ""),
         "front trained by": method.front_trained_by,
-        "tail": "-" if CLIENT in placement[1:] else "shared" if method.shared_tail else "replica",
+        "tail": "-" if not method.split else "shared" if method.shared_tail else "replica",
         "averaged": ", ".join(averaged),
         "source": method.source,
     }
+
+
+def _placement(method: Method) -> str:
+    if not method.split:
+        return "whole model on client"
+    return "front and head on client, body on server" if method.head_on_client else "front on client, tail on server"

@@ -46,12 +46,17 @@ def _method(settings: JobSettings) -> Iterator[str]:
             f"[method] micro_batches = {wanted}: more than the samples of a mini-batch; expected 1 to {batch}, "
             f"since [training] batch_size = {batch}"
         )
-    if method.in_turn and settings.strategy is not None:
+    if not method.takes_strategy and settings.strategy is not None:
+        why = "clients hand their weights on and " if method.in_turn else ""
         yield (
-            f"[strategy] name = {shown(settings.strategy.name)}: in method {method.name} clients hand their weights on "
-            "and nothing is averaged; leave the section out"
+            f"[strategy] name = {shown(settings.strategy.name)}: in method {method.name} {why}nothing is averaged; "
+            "leave the section out"
         )
     if method.split:
+        try:
+            method.placement(len(model.cuts) + 1)
+        except ValueError as error:
+            yield f"[model] cut = {shown(model.cut)}: {error}"
         return
     if model.assigned("cut"):
         yield f"[model] cut = {shown(model.cut)}: method {method.name} trains the whole model on the client, uncut"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_type_hints
 
 import torch
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from splitfl.codecs import CODECS
 from splitfl.config.error import suggestion
@@ -114,8 +114,20 @@ class MethodSettings(Section):
         for option in self.options():
             if option not in accepted:
                 raise ValueError(f"{option}: method {self.name} has no such option: {suggestion(option, accepted)}")
+        self._check_types()
         self.method()
         return self
+
+    def _check_types(self) -> None:
+        hints = get_type_hints(METHODS[self.name])
+        for option, value in self.options().items():
+            try:
+                TypeAdapter(hints.get(option, Any)).validate_python(value, strict=True)
+            except ValidationError as error:
+                wanted = " or ".join(
+                    dict.fromkeys(each["msg"].removeprefix("Input should be ") for each in error.errors())
+                )
+                raise ValueError(f"{option} = {value!r}: expected {wanted}") from None
 
     def method(self) -> Method:
         """The method as the file asks for it; its `schedule` is still text where the file gives one."""

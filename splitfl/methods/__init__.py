@@ -1,66 +1,34 @@
 """The methods, each a short declaration; `METHODS` maps their names to the functions that make them."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Literal
-
+from splitfl.methods.end_to_end import fedavg as fedavg
+from splitfl.methods.end_to_end import parallel_sl as parallel_sl
+from splitfl.methods.end_to_end import pipar as pipar
+from splitfl.methods.end_to_end import sl as sl
+from splitfl.methods.end_to_end import splitfed_v1 as splitfed_v1
+from splitfl.methods.end_to_end import splitfed_v2 as splitfed_v2
+from splitfl.methods.end_to_end import splitfed_v3 as splitfed_v3
+from splitfl.methods.end_to_end import u_shaped as u_shaped
+from splitfl.methods.local_losses import block_local as block_local
+from splitfl.methods.local_losses import cse_fsl as cse_fsl
+from splitfl.methods.local_losses import local_loss as local_loss
+from splitfl.methods.method import AuxiliarySource as AuxiliarySource
 from splitfl.methods.method import Method as Method
 from splitfl.methods.method import ScheduleSource as ScheduleSource
+from splitfl.methods.registry import Registry
 
-
-def fedavg(*, schedule: ScheduleSource = "sequential") -> Method:
-    """Federated averaging of whole models (McMahan et al. 2017, arXiv 1602.05629, algorithm 1)."""
-    return Method(name="fedavg", schedule=schedule, split=False, front_trained_by="own loss", source="arXiv 1602.05629")
-
-
-def sl(*, schedule: ScheduleSource = "sequential") -> Method:
-    """Vanilla split learning: one tail, clients in turn, the front handed on (arXiv 1810.06060)."""
-    return Method(name="sl", schedule=schedule, shared_tail=True, in_turn=True, source="arXiv 1810.06060")
-
-
-def splitfed_v1(*, schedule: ScheduleSource = "sequential") -> Method:
-    """SplitFed V1: a tail replica per client, fronts and tails averaged (arXiv 2004.12088, section 4)."""
-    return Method(name="splitfed-v1", schedule=schedule, source="arXiv 2004.12088")
-
-
-def splitfed_v2(*, schedule: ScheduleSource = "sequential") -> Method:
-    """SplitFed V2: one tail that serves the clients one after the other, fronts averaged (arXiv 2004.12088)."""
-    return Method(name="splitfed-v2", schedule=schedule, shared_tail=True, source="arXiv 2004.12088")
-
-
-def splitfed_v3(*, schedule: ScheduleSource = "sequential") -> Method:
-    """SplitFed V3: every client keeps its own front, the tails are averaged (arXiv 2012.12591)."""
-    return Method(name="splitfed-v3", schedule=schedule, average_front=False, source="arXiv 2012.12591")
-
-
-def pipar(
-    *,
-    micro_batches: int | Literal["auto"] = 4,
-    order: Literal["forwards-first", "1f1b"] = "forwards-first",
-    schedule: ScheduleSource | None = None,
-) -> Method:
-    """PiPar: micro-batches overlap the device, the link and the server (arXiv 2302.12803, section 3).
-
-    `order` is the device's: all forwards first, as published, or one forward, one backward once the pipe is full,
-    which holds fewer activations. Raises ValueError for another order.
-    """
-    generators = {"forwards-first": "pipar", "1f1b": "pipar-1f1b"}
-    if order not in generators:
-        raise ValueError(f"pipar: order = {order!r}, expected one of {', '.join(generators)}")
-    return Method(
-        name="pipar",
-        schedule=schedule or generators[order],
-        micro_batches=micro_batches,
-        source="arXiv 2302.12803",
-    )
-
-
-METHODS: dict[str, Callable[..., Method]] = {
-    "fedavg": fedavg,
-    "sl": sl,
-    "splitfed-v1": splitfed_v1,
-    "splitfed-v2": splitfed_v2,
-    "splitfed-v3": splitfed_v3,
-    "pipar": pipar,
-}
+METHODS = Registry(
+    {
+        "fedavg": fedavg,
+        "sl": sl,
+        "splitfed-v1": splitfed_v1,
+        "splitfed-v2": splitfed_v2,
+        "splitfed-v3": splitfed_v3,
+        "pipar": pipar,
+        "u-shaped": u_shaped,
+        "parallel-sl": parallel_sl,
+        "local-loss": local_loss,
+        "cse-fsl": cse_fsl,
+        "block-local": block_local,
+    }
+)
+"""The built-in methods, and those of installed packages."""

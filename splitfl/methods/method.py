@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from splitfl.schedule.file import from_file
 from splitfl.schedule.generators import Generator, generator
@@ -12,6 +13,12 @@ from splitfl.schedule.topology import CLIENT, Topology
 
 ScheduleSource = str | Path | Generator
 """A built-in generator's name, the path of a `.sched` file, or a function of the user's."""
+
+AuxiliarySource = str | Callable[[Any, Any], Any]
+"""`linear`, `mlp` or `cnn`, or a function (activation, output) -> module from such an activation to such an output.
+
+The function is given two samples of each. Where several tensors leave the stage, the activation is a dict by name.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,46 +29,108 @@ class Method:
     schedule       generator of the mini-batch's instructions, the name of a built-in one, or a `.sched` file
     micro_batches  parts of a mini-batch that are in flight together; "auto" lets the planner choose
     split          False: the whole model lives on the client and nothing crosses a cut
+    front_stages   leading stages that live on the client
+    head_on_client the last stage returns to the client, where the labels are (U-shaped)
     shared_tail    one server-side replica for all clients (False: one per client)
+    joint_step     the shared tail takes one step for the mini-batches of all clients, not one after each client
     average_front  the client-side partitions are averaged when the round ends
     average_tail   the server-side replicas are averaged when the round ends
     in_turn        clients train one after the other and hand the client-side weights on
+    local_losses   "none": one loss at the end; "cut": the front has a loss of its own; "every stage": each stage has
+    auxiliary      the auxiliary networks that those losses need
+    auxiliary_share  parameters of an automatic auxiliary network, as a share of those of the stages that it trains
+    upload_every   activations go to the tail in every so manieth mini-batch; in the others only the front trains
     front_trained_by, source  for the table: whose gradient trains the front, and the paper
+
+    Raises ValueError, naming the field, where the parts contradict each other.
     """
 
     name: str
     schedule: ScheduleSource
     micro_batches: int | Literal["auto"] = 1
     split: bool = True
+    front_stages: int = 1
+    head_on_client: bool = False
     shared_tail: bool = False
+    joint_step: bool = False
     average_front: bool = True
     average_tail: bool = True
     in_turn: bool = False
+    local_losses: Literal["none", "cut", "every stage"] = "none"
+    auxiliary: AuxiliarySource = "mlp"
+    auxiliary_share: float = 0.1
+    upload_every: int = 1
     front_trained_by: str = "server's gradient"
     source: str = ""
 
+    def __post_init__(self) -> None:
+        self._require(self.front_stages >= 1, "front_stages", "1 or more")
+        self._require(self.auxiliary_share > 0, "auxiliary_share", "a share above 0, such as 0.1")
+        self._require(self.upload_every >= 1, "upload_every", "1 or more")
+        own_loss = self.upload_every == 1 or self.local_losses != "none"
+        self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
+        self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")
+
+    def _require(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise ValueError(f"method {self.name}: {name} = {getattr(self, name)!r}, expected {wanted}")
+
+    @property
+    def least_stages(self) -> int:
+        """Stages that the method needs: one at each place where the model passes."""
+        return self.front_stages + 1 + self.head_on_client if self.split else 1
+
     def placement(self, stages: int) -> tuple[str, ...]:
-        """The place of each of `stages` stages: the first on the client, the rest on the server."""
+        """The place of each of `stages` stages. Raises ValueError where they are too few for the method."""
         if not self.split:
             return (CLIENT,) * stages
-        return (CLIENT,) + ("server",) * (stages - 1)
+        least = self.least_stages
+        if stages < least:
+            cuts = f"{least - 1} cut{'s' if least > 2 else ''}"
+            raise ValueError(f"method {self.name}: {stages} stages, expected {least} or more: give {cuts} in the job")
+        head = int(self.head_on_client)
+        return (CLIENT,) * self.front_stages + ("server",) * (stages - self.front_stages - head) + (CLIENT,) * head
 
     def topology(
-        self, clients: tuple[int, ...], *, stages: int, micro_batches: int | tuple[int, ...] = 1, steps: int = 1
+        self,
+        clients: tuple[int, ...],
+        *,
+        stages: int,
+        micro_batches: int | tuple[int, ...] = 1,
+        steps: int = 1,
+        uploads: bool = True,
     ) -> Topology:
-        """The topology of one round in which `clients` (ids) take part."""
+        """The topology of one round in which `clients` (ids) take part.
+
+        `uploads`: False for the mini-batches in which only the front trains.
+        """
         placement = self.placement(stages)
+        if not uploads:
+            placement = placement[: self.front_stages]
         front = frozenset(stage for stage, place in enumerate(placement) if place == CLIENT)
-        tail = frozenset(range(stages)) - front
+        tail = frozenset(range(len(placement))) - front
         averaged_tail = tail if self.average_tail and not self.shared_tail else frozenset()
+        shared = tail if self.shared_tail else frozenset()
         return Topology(
             clients=clients,
             placement=placement,
             micro_batches=micro_batches,
-            shared=tail if self.shared_tail else frozenset(),
+            losses=self._losses(len(placement)),
+            shared=shared,
+            joint=shared if self.joint_step else frozenset(),
             aggregated=(front if self.average_front else frozenset()) | averaged_tail,
             steps=steps,
         )
+
+    def uploads_in(self, step: int) -> bool:
+        """Whether activations go to the tail in mini-batch `step` (from 0) of a round: in the last of each so many."""
+        return (step + 1) % self.upload_every == 0
+
+    def _losses(self, stages: int) -> frozenset[int]:
+        """Stages where a backward may start, besides the last one."""
+        if self.local_losses == "every stage":
+            return frozenset(range(stages))
+        return frozenset({self.front_stages - 1}) if self.local_losses == "cut" else frozenset()
 
     def generator(self) -> Generator:
         """The function that orders the work. Raises ValueError for an unknown name, ScheduleError for a wrong file."""
@@ -70,6 +139,12 @@ class Method:
         if isinstance(self.schedule, Path) or self.schedule.endswith(".sched"):
             return from_file(Path(self.schedule))
         return generator(self.schedule)
+
+    @property
+    def takes_strategy(self) -> bool:
+        """Something is averaged when a round ends, so that a strategy has work."""
+        averages = self.average_front or (self.average_tail and not self.shared_tail)
+        return not self.in_turn and (averages or not self.split)
 
     @property
     def personal_front(self) -> bool:

@@ -1,5 +1,6 @@
 """Cutting a model into stages, and training one stage at a time."""
 
+from splitfl.model.auxiliary import with_auxiliaries as with_auxiliaries
 from splitfl.model.crossing import Port as Port
 from splitfl.model.cuts import CutInfo as CutInfo
 from splitfl.model.cuts import possible_cuts as possible_cuts
@@ -17,6 +18,7 @@ from splitfl.model.micro_batches import split as split
 from splitfl.model.micro_batches import weight as weight
 from splitfl.model.partition import Partition as Partition
 from splitfl.model.partition import Stage as Stage
+from splitfl.model.partition import is_auxiliary as is_auxiliary
 from splitfl.model.partition import partition as partition
 from splitfl.model.profile import StageProfile as StageProfile
 from splitfl.model.profile import profile as profile

@@ -23,6 +23,9 @@ from splitfl.model.trace import How
 OUTPUT = "output"
 """Name of the model's output, extended by the path of a part: `output.0`, `output.logits`."""
 
+AUXILIARY = "auxiliary"
+"""Name of an auxiliary network's output in what a stage returns, and the first part of its weights' names."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Stage:
@@ -67,7 +70,18 @@ class Stage:
 
     def name_outputs(self, result: Any) -> Tensors:
         """The tensors in what `apply` returned, by port name."""
-        return output_tensors(result) if self.last else dict(result)
+        if self.last:
+            return output_tensors(result)
+        return {name: tensor for name, tensor in result.items() if name != AUXILIARY}
+
+    def scored(self, result: Any) -> Any:
+        """What a loss at this stage is computed of, in what `apply` returned.
+
+        The model's output, or an auxiliary network's, or, without one, the only tensor that leaves, or all by name.
+        """
+        if self.last or AUXILIARY in result:
+            return result if self.last else result[AUXILIARY]
+        return one_or_all(dict(result))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -105,6 +119,16 @@ class Partition:
                     raise StateError(f"the state of stage {stage.index} lacks {name!r}")
                 held.setdefault(name, state[name])
         return {name: held.get(self.aliases.get(name, name), value) for name, value in self.original.items()}
+
+
+def is_auxiliary(name: str) -> bool:
+    """Whether a weight of this name belongs to an auxiliary network, which is no part of the model."""
+    return name.split(".", maxsplit=1)[0] == AUXILIARY
+
+
+def one_or_all(outputs: Tensors) -> Any:
+    """The only tensor that leaves a stage, or all of them by name."""
+    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def output_tensors(result: Any) -> Tensors:

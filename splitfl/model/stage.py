@@ -62,7 +62,10 @@ def _fitting(name: str, gradient: torch.Tensor, output: torch.Tensor) -> torch.T
 
 
 class Replica:
-    """Weights, gradients and optimizer of one stage; copies the stage, so replicas share nothing."""
+    """Weights, gradients and optimizer of one stage; copies the stage, so replicas share nothing.
+
+    `passes_gradients`: False where the stage below has a loss of its own, so that no gradient of the inputs is needed.
+    """
 
     def __init__(
         self,
@@ -71,11 +74,13 @@ class Replica:
         *,
         loss: Loss | None = None,
         device: torch.device | str = "cpu",
+        passes_gradients: bool = True,
     ) -> None:
         self.stage = stage
         self.device = torch.device(device)
         self.module = copy.deepcopy(stage.module).to(self.device)
         self._loss = loss
+        self._passes = passes_gradients
         self._trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         self._factory = optimizer
         self._optimizer = self._fresh_optimizer()
@@ -90,12 +95,12 @@ class Replica:
 
         `values` hold the inputs by port name, (samples, *shape) each. The same `seed` gives the same dropout masks,
         whatever else runs; the global generators do not move. With a loss, `target` are the labels and `weight` the
-        share of this micro-batch in the mini-batch's loss; a loss before the last stage gets the stage's only output,
-        or all of them as a dict.
+        share of this micro-batch in the mini-batch's loss, which is computed of what `Stage.scored` says.
 
         Raises StateError where an input is missing.
         """
-        inputs = {port.name: self._receive(port.name, values, port.requires_grad) for port in self.stage.inputs}
+        wanted = {port.name: port.requires_grad and self._passes for port in self.stage.inputs}
+        inputs = {name: self._receive(name, values, requires_grad) for name, requires_grad in wanted.items()}
         with seeded(seed, self.device) if self.stage.random else nullcontext():
             result = self.stage.apply(self.module, inputs)
         outputs = self.stage.name_outputs(result)
@@ -105,7 +110,7 @@ class Replica:
         )
         if self._loss is not None:
             target = _moved(target, self.device)
-            _evaluate(self._loss, stash, result if self.stage.last else _one_or_all(outputs), target, weight)
+            _evaluate(self._loss, stash, self.stage.scored(result), target, weight)
         return {name: tensor.detach() for name, tensor in outputs.items()}, stash
 
     def _receive(self, name: str, values: Mapping[str, torch.Tensor], requires_grad: bool) -> torch.Tensor:
@@ -178,10 +183,6 @@ class Replica:
         """Go on with the state that `optimizer_state` gave."""
         if self._optimizer is not None:
             self._optimizer.load_state_dict(copy.deepcopy(state))
-
-
-def _one_or_all(outputs: Tensors) -> Any:
-    return next(iter(outputs.values())) if len(outputs) == 1 else outputs
 
 
 def _evaluate(loss: Loss, stash: Stash, result: Any, target: Any, weight: float) -> None:

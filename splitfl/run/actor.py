@@ -205,7 +205,8 @@ class Actor:
         samples, reduction = work.micro_samples(client, micro), self._blueprint.reduction
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
         seed = derive(work.seed, work.step, client, at.stage, micro)
-        share = weight(samples, work.samples[client], reduction)
+        whole = sum(work.samples.values()) if work.topology.joint else work.samples[client]
+        share = weight(samples, whole, reduction)
         outputs, stash = await self._compute(
             at, work, lambda: replica.forward(received, seed=seed, target=target, weight=share)
         )

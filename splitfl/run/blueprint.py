@@ -14,7 +14,7 @@ from torch import nn
 from splitfl.codecs import Codecs
 from splitfl.data.batches import plan
 from splitfl.methods import Method
-from splitfl.model import Partition, Replica
+from splitfl.model import Partition, Replica, is_auxiliary
 from splitfl.schedule.topology import CLIENT, Topology
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -102,6 +102,19 @@ class Blueprint:
         """Number of stages."""
         return len(self.partition.stages)
 
+    @property
+    def initial(self) -> dict[str, torch.Tensor]:
+        """Copies of the weights that training begins with: the model's, and those of auxiliary networks."""
+        held = {name: value for stage in self.partition.stages for name, value in stage.state.items()}
+        extra = {name: value for name, value in held.items() if is_auxiliary(name)}
+        return {name: value.detach().clone() for name, value in (self.model.state_dict() | extra).items()}
+
+    @property
+    def buffers(self) -> set[str]:
+        """Names of what a strategy must not average as weights: the model's buffers and those of its stages."""
+        of_stages = {name for stage in self.partition.stages for name in stage.buffers}
+        return of_stages | {name for name, _ in self.model.named_buffers(remove_duplicate=False)}
+
     def topology(self, clients: tuple[int, ...], **options: Any) -> Topology:
         """The topology of a round in which `clients` take part."""
         return self.method.topology(clients, stages=self.stages, **options)
@@ -113,6 +126,7 @@ class Blueprint:
             self.optimizer,
             loss=self.loss if stage in topology.losses else None,
             device=self.device,
+            passes_gradients=stage - 1 not in topology.losses,
         )
 
     def carries_target(self, stage: int, topology: Topology) -> bool:
@@ -129,6 +143,6 @@ class Blueprint:
             [(port.name, str(port.dtype), port.shape) for port in (*stage.inputs, *stage.outputs)]
             for stage in self.partition.stages
         ]
-        weights = [(name, str(value.dtype), tuple(value.shape)) for name, value in self.model.state_dict().items()]
+        weights = [(name, str(value.dtype), tuple(value.shape)) for name, value in self.initial.items()]
         parts: dict[str, Any] = {"model": weights, "cut": ports, **json.loads(self.contract)}
         return {name: hashlib.sha256(json.dumps(part).encode()).hexdigest()[:16] for name, part in parts.items()}

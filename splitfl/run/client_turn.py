@@ -73,7 +73,7 @@ class ClientTurn:
             actor.hold(self._whole.without_aggregation(), {}, fresh=False)
         batches = self._batches(begin)
         for index, step in enumerate(begin.plan[begin.first :], begin.first):
-            topology = step_topology(self._blueprint, {self.client: step.samples})
+            topology = step_topology(self._blueprint, {self.client: step.samples}, index)
             batch = await actor.pool.run(Op.FORWARD, batches.__getitem__, index)
             feed = self._feed(batch, sizes(step.samples, len(topology.micro(self.client))))
             work = self._work(begin, topology, step=index, samples={self.client: step.samples}, feed=feed)

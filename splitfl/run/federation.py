@@ -46,7 +46,7 @@ class StoppedError(SplitflError):
 class Options:
     """What a run of rounds may bring along.
 
-    strategy    a message-based Flower strategy, or None where clients hand weights on
+    strategy    a message-based Flower strategy, or None where nothing is averaged
     evaluate    whole model's state -> metrics, after every round
     predict     costs a turn on the virtual clock; without it the record's seconds are real
     virtual     the record takes its seconds and idle shares from `predict`
@@ -81,14 +81,14 @@ class Federation:
         self._samples = {client: member.samples for client, member in roster.members.items()}
         self._topology = blueprint.topology(tuple(sorted(roster.members)))
         self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy)
-        self._trained = Trained.initial(blueprint.model, tuple(self._names.values()))
+        self._trained = Trained.initial(blueprint, tuple(self._names.values()))
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
         self._asked: set[int] = set()
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
-            buffers = {name for name, _ in blueprint.model.named_buffers(remove_duplicate=False)}
-            self._strategy = StrategyRounds(options.strategy, self._averaged(), seed=blueprint.seed, buffers=buffers)
+            averaged, buffers = self._averaged(), blueprint.buffers
+            self._strategy = StrategyRounds(options.strategy, averaged, seed=blueprint.seed, buffers=buffers)
 
     async def run(self, rounds: int) -> Trained:
         """Train up to round `rounds`. Raises SplitflError where a round cannot go on with anybody."""
@@ -128,10 +128,12 @@ class Federation:
         return "; ".join(failures) or "nobody enrolled"
 
     async def _round(self, number: int) -> None:
-        if self._strategy is None:
+        if self._strategy is not None:
+            await self._aggregated(number, self._strategy)
+        elif self._blueprint.method.in_turn:
             await self._relay(number)
         else:
-            await self._aggregated(number, self._strategy)
+            await self._apart(number)
 
     async def _relay(self, number: int) -> None:
         """Clients in turn, each from the weights that the one before it handed on."""
@@ -144,6 +146,13 @@ class Federation:
             else:
                 self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
         self._require_quorum(number)
+
+    async def _apart(self, number: int) -> None:
+        """All clients, each with a front of its own, on a tail that they share: there is nothing to average."""
+        replies = await self._train(number, [Assignment(client, {}) for client in sorted(self._roster.members)])
+        self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
+        self._require_quorum(number)
+        self._take(Outcome({}))
 
     async def _aggregated(self, number: int, strategy: StrategyRounds) -> None:
         """All clients that the strategy asks, and its average of what they hand over. A strategy blocks its thread."""
@@ -243,7 +252,7 @@ class Federation:
         """Test metrics of the trained model; of personal models, their mean."""
         if self._options.evaluate is None:
             return {}
-        states = list(self._trained.models().values()) or [self._trained.state]
+        states = list(self._trained.models().values()) or [self._trained.model]
         found = [self._options.evaluate(state) for state in states]
         return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 

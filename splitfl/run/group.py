@@ -23,7 +23,7 @@ from splitfl.run.blueprint import Blueprint
 from splitfl.run.expectation import verify
 from splitfl.run.failure import PeerError, blame, within
 from splitfl.run.roster import Member, Roster
-from splitfl.run.snapshots import Snapshots
+from splitfl.run.snapshots import KEPT, Snapshots
 from splitfl.run.turn_plan import GroupPlan, personal_stages, wanted
 from splitfl.schedule.instruction import Kind, Op, Value
 from splitfl.schedule.text import program_text
@@ -162,7 +162,8 @@ class Group:
         if hello.session != self._roster.session or hello.turn != self._turn:
             return 0
         step = min(hello.steps, self._completed - 1)
-        return step if step > 0 and step in self._snapshots else 0
+        both = step in self._snapshots and step > hello.steps - KEPT
+        return step if step > 0 and both else 0
 
     def _member(self, client: int) -> Member:
         member = self._roster.members.get(client)

@@ -31,7 +31,7 @@ async def run_server(
     """
     standing = enrollment.standing
     standing.note(rounds=rounds)
-    memory, before = ServerMemory(options.checkpoint, blueprint, options.strategy), Trained.initial(blueprint.model)
+    memory, before = ServerMemory(options.checkpoint, blueprint, options.strategy), Trained.initial(blueprint)
     if options.resume and await asyncio.to_thread(memory.completed, before, rounds):
         # Clients that did not hear the last word try to come back; those that did are gone, and nobody waits for them.
         standing.note(phase="finished", last=before.rounds[-1])

@@ -1,7 +1,8 @@
 """What an actor goes back to when a connection was lost: its replicas as they were before the last mini-batches.
 
-Both ends of a turn are never more than one mini-batch apart, since neither can finish one without the other. So each
-keeps the state before the last three, and before the turn itself, and after a loss both take up the same one.
+Where gradients come back, both ends of a turn are never more than one mini-batch apart, since neither can finish one
+without the other. So each keeps the state before the last three, and before the turn itself, and after a loss both take
+up the same one. A front with a loss of its own may be further ahead: then both begin the turn again.
 """
 
 from __future__ import annotations

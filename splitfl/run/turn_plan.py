@@ -46,18 +46,19 @@ def plan_group(blueprint: Blueprint, clients: Mapping[int, int]) -> GroupPlan:
     steps = []
     for step in range(max(map(len, sizes.values()))):
         samples = {c: counts[step] for c, counts in sorted(sizes.items()) if step < len(counts)}
-        topology = step_topology(blueprint, samples)
+        topology = step_topology(blueprint, samples, step)
         if topology not in built:
             built[topology] = build(generate, topology)
         steps.append(StepPlan(topology, built[topology], samples))
     return GroupPlan(whole, opening(whole), tuple(steps), closing(whole))
 
 
-def step_topology(blueprint: Blueprint, samples: Mapping[int, int]) -> Topology:
-    """The topology of a mini-batch in which client c has `samples[c]` samples."""
+def step_topology(blueprint: Blueprint, samples: Mapping[int, int], step: int) -> Topology:
+    """The topology of mini-batch `step` of a turn, in which client c has `samples[c]` samples."""
     clients = tuple(sorted(samples))
     counts = tuple(min(blueprint.micro_batches, max(1, samples[c] // blueprint.minimum)) for c in clients)
-    return blueprint.topology(clients, micro_batches=counts).without_aggregation()
+    uploads = blueprint.method.uploads_in(step)
+    return blueprint.topology(clients, micro_batches=counts, uploads=uploads).without_aggregation()
 
 
 def personal_stages(topology: Topology, client: int) -> list[int]:

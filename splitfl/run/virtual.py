@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from splitfl.codecs import Codecs, Spec
@@ -63,7 +63,7 @@ def emulated(name: str) -> shaped.Link:
 
 def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
     """A function that costs the plans of one turn for `fleet`; the server computes for `slots` clients at a time."""
-    stages = stage_figures(blueprint.partition, blueprint.codecs)
+    stages = stage_figures(blueprint.partition, blueprint.codecs, blueprint.topology((0,)).losses)
 
     def predict(plans: Sequence[GroupPlan]) -> Timeline:
         turn, topology, samples = whole_turn(plans)
@@ -120,15 +120,18 @@ def _extend(programs: dict[str, list[Instruction]], part: Mapping[str, Program],
         programs.setdefault(actor, []).extend(shifted)
 
 
-def stage_figures(parts: Partition, codecs: Codecs) -> list[StageCost]:
-    """The costs of a model's stages per sample, in FLOP and in bytes as `codecs` put them on the wire."""
+def stage_figures(parts: Partition, codecs: Codecs, losses: Collection[int] = ()) -> list[StageCost]:
+    """The costs of a model's stages per sample, in FLOP and in bytes as `codecs` put them on the wire.
+
+    A stage above one of `losses` computes no gradient of its inputs.
+    """
     found = []
     for stage, each in zip(parts.stages, profile(parts), strict=True):
         state = {name: Spec(value.dtype, tuple(value.shape)) for name, value in stage.state.items()}
         found.append(
             StageCost(
                 forward=each.flops_forward,
-                backward=each.flops_backward_input if stage.index else 0.0,
+                backward=each.flops_backward_input if stage.index and stage.index - 1 not in losses else 0.0,
                 weight=each.flops_backward_weight,
                 activation=per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
                 gradient=per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),

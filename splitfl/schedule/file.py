@@ -39,7 +39,9 @@ def from_file(path: Path) -> Generator:
 
 
 def _named(instruction: Instruction, topology: Topology) -> bool:
-    """Whether client and micro-batch of the instruction are part of `topology`."""
+    """Whether stage, client and micro-batch of the instruction are part of `topology`."""
+    if instruction.stage > topology.last:
+        return False
     client, micro = instruction.client, instruction.micro_batch
     if client is None:
         return True

@@ -9,6 +9,7 @@ from splitfl.schedule.aggregation import federate
 from splitfl.schedule.check import check
 from splitfl.schedule.federated import sequential
 from splitfl.schedule.instruction import Instruction, Schedule
+from splitfl.schedule.local import decoupled
 from splitfl.schedule.lower import lower
 from splitfl.schedule.pipar import pipar, pipar_1f1b
 from splitfl.schedule.pipeline import gpipe, one_f_one_b
@@ -19,6 +20,7 @@ Generator = Callable[[Topology], Schedule]
 
 GENERATORS: dict[str, Generator] = {
     "sequential": sequential,
+    "decoupled": decoupled,
     "pipar": pipar,
     "pipar-1f1b": pipar_1f1b,
     "gpipe": gpipe,

@@ -125,7 +125,11 @@ VALUES = [
     ),
     ('name = "pipar"', 'name = "pipar"\nmicro_batches = "many"', 'from 1, or "auto"'),
     ('name = "pipar"', 'name = "pipar"\nschedule = "gpip"', '[method] schedule = "gpip": did you mean gpipe?'),
-    ('name = "pipar"', 'name = "pipar"\norder = "random"', "[method] pipar: order = 'random'"),
+    (
+        'name = "pipar"',
+        'name = "pipar"\norder = "random"',
+        "[method] order = 'random': expected 'forwards-first' or '1f1b'",
+    ),
     ('name = "pipar"', 'name = "sl"\nmicro_batches = 2', "method sl has no such option"),
     (
         "momentum = 0.9",

@@ -99,7 +99,8 @@ def test_the_table_of_methods_is_that_of_the_package(root):
     assert set(table) == set(METHODS)
     for name, (front, _, trained_by, tail, _) in table.items():
         method = METHODS[name]()
-        assert front == ("front" if method.split else "whole model")
+        head = " and head" if method.head_on_client else ""
+        assert front == (f"front{head}" if method.split else "whole model")
         assert trained_by.removeprefix("its ") == method.front_trained_by
         assert tail == ("-" if not method.split else "shared" if method.shared_tail else "one per client")
 
@@ -107,6 +108,11 @@ def test_the_table_of_methods_is_that_of_the_package(root):
 def functions(text: str) -> dict[str, str]:
     """The functions of a program by name, whatever their layout and comments."""
     return {node.name: ast.dump(node) for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_method_that_is_shown_is_the_examples(root, blocks):
+    shown = next(block for block in blocks(root / "docs/add-a-method.md") if "def " in block)
+    assert functions(shown) == functions((root / "examples/own_method/quiet_sl.py").read_text(encoding="utf-8"))
 
 
 def test_the_generator_that_is_shown_is_the_examples(root, blocks):

@@ -13,6 +13,11 @@ TABLE = {
     "splitfed-v2": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "splitfed-v3": ((CLIENT, "server", "server"), set(), {1, 2}, False, True),
     "pipar": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
+    "u-shaped": ((CLIENT, "server", CLIENT), set(), {0, 1, 2}, False, False),
+    "parallel-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "local-loss": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "cse-fsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "block-local": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
 }
 
 

@@ -154,7 +154,7 @@ async def over_grpc(blueprint, clients, *, rounds, slots=2, tls=None, ends=None,
     enrollment = Enrollment(blueprint, len(clients), access=access)
     server = await serve("127.0.0.1:0", enrollment.admit, tls=tls[0] if tls else None)
     pool = Threads(slots)
-    strategy = None if blueprint.method.in_turn else strategy_from("FedAvg", clients=len(clients))
+    strategy = strategy_from("FedAvg", clients=len(clients)) if blueprint.method.takes_strategy else None
 
     async def open_channel():
         return await connect(server.address, tls=tls[1] if tls else None, timeout=10)

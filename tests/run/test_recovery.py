@@ -157,7 +157,7 @@ async def stopped_and_resumed(bench, made, clients, folder):
             connecting = partial(connect, server.address, timeout=20)
             client = Client(blueprint, data, name=name, connect=connecting, pool=pools[-1], patience=20.0)
             tasks.append(asyncio.create_task(client.run()))
-        strategy = None if blueprint.method.in_turn else strategy_from("FedAvg", clients=len(clients))
+        strategy = strategy_from("FedAvg", clients=len(clients)) if blueprint.method.takes_strategy else None
         options = Options(strategy=strategy, checkpoint=folder, resume=resume, stop=lambda resume=resume: not resume)
         work = run_server(blueprint, enrollment, pool=pools[0], options=options, rounds=4)
         if resume:

@@ -1,0 +1,86 @@
+"""Methods whose front has a loss of its own: no gradient comes back, so no client ever waits for one."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from splitfl.methods.method import AuxiliarySource, Method, ScheduleSource
+
+
+def local_loss(
+    *,
+    auxiliary: AuxiliarySource = "mlp",
+    auxiliary_share: float = 0.1,
+    shared_tail: bool = True,
+    micro_batches: int | Literal["auto"] = 1,
+    schedule: ScheduleSource = "decoupled",
+) -> Method:
+    """Local-loss split learning: an auxiliary network trains the front, the tail trains on what the front sends.
+
+    Fronts and auxiliary networks are averaged. `shared_tail`: one tail that takes a step after each client's
+    mini-batch; else one per client, averaged (arXiv 2101.09751, section 3).
+    """
+    return Method(
+        name="local-loss",
+        schedule=schedule,
+        micro_batches=micro_batches,
+        shared_tail=shared_tail,
+        local_losses="cut",
+        auxiliary=auxiliary,
+        auxiliary_share=auxiliary_share,
+        front_trained_by="auxiliary loss",
+        source="arXiv 2101.09751",
+    )
+
+
+def cse_fsl(
+    *,
+    every: int = 5,
+    auxiliary: AuxiliarySource = "mlp",
+    auxiliary_share: float = 0.1,
+    schedule: ScheduleSource = "decoupled",
+) -> Method:
+    """CSE-FSL: local losses, one shared tail, activations sent in every `every`-th mini-batch only.
+
+    In the others only the front trains, and nothing crosses the cut. A round with fewer than `every` mini-batches
+    leaves the tail as it was (arXiv 2507.15816, algorithm 1).
+    """
+    return Method(
+        name="cse-fsl",
+        schedule=schedule,
+        shared_tail=True,
+        local_losses="cut",
+        auxiliary=auxiliary,
+        auxiliary_share=auxiliary_share,
+        upload_every=every,
+        front_trained_by="auxiliary loss",
+        source="arXiv 2507.15816",
+    )
+
+
+def block_local(
+    *,
+    auxiliary: AuxiliarySource = "mlp",
+    auxiliary_share: float = 0.1,
+    front_blocks: int = 1,
+    shared_tail: bool = True,
+    micro_batches: int | Literal["auto"] = 1,
+    schedule: ScheduleSource = "decoupled",
+) -> Method:
+    """Block-wise local losses: every block, of the front and of the tail, learns from a head of its own.
+
+    A block is a stage; `front_blocks` of them are on the client, and gradients stop at every border (decoupled greedy
+    learning, arXiv 1901.08164, over client and server).
+    """
+    return Method(
+        name="block-local",
+        schedule=schedule,
+        micro_batches=micro_batches,
+        front_stages=front_blocks,
+        shared_tail=shared_tail,
+        local_losses="every stage",
+        auxiliary=auxiliary,
+        auxiliary_share=auxiliary_share,
+        front_trained_by="auxiliary losses",
+        source="arXiv 1901.08164",
+    )
