@@ -12,9 +12,20 @@ from collections.abc import Mapping
 
 import torch
 
+from splitfl.codecs.chain import Chain
 from splitfl.codecs.header import FrameError, Header, Limits, payload_size, read_headers, write_header
 from splitfl.codecs.packing import Codec, CodecError, Groups, Packed
+from splitfl.codecs.sparse import (
+    LARGEST,
+    POSITION_BYTES,
+    Walk,
+    as_bitmap,
+    positions_of,
+    read_positions,
+    write_positions,
+)
 from splitfl.codecs.spec import DTYPE_NUMBERS, Spec, dtype_names, spec_of
+from splitfl.codecs.zstd import compressed, decompressed
 
 __all__ = ["DEFAULT_LIMITS", "Buffer", "FrameError", "Limits", "decode", "encode", "wire_size"]
 
@@ -22,30 +33,62 @@ Buffer = bytes | bytearray | memoryview
 
 DEFAULT_LIMITS = Limits()
 
+TRUSTED = Limits(thinned=LARGEST)
+"""For frames that were made in this process."""
+
+BIT_FOR_BIT = Chain(name="raw")
+
 if sys.byteorder != "little":
     raise ImportError("splitfl needs a little-endian machine: tensors are written to the wire as they lie in memory")
 
 
-def encode(tensors: Mapping[str, torch.Tensor], codec: Codec | None = None) -> list[Buffer]:
+def encode(tensors: Mapping[str, torch.Tensor], codec: Chain | None = None, *, draw: int = 0) -> list[Buffer]:
     """`tensors` as the buffers of one frame, to be sent one after the other.
 
-    Without a codec every tensor travels bit for bit. Payload buffers share the memory of contiguous CPU tensors: they
-    must be sent, or copied, before the tensors change. Raises FrameError for a tensor that has no form in a frame, and
-    CodecError for values that the codec cannot carry.
+    Without a codec every tensor travels bit for bit. `draw` decides what a codec does at random. Payload buffers share
+    the memory of contiguous CPU tensors: they must be sent, or copied, before the tensors change. Raises FrameError for
+    a tensor that has no form in a frame, and CodecError for values that the codec cannot carry.
     """
     buffers: list[Buffer] = []
-    for name, tensor in tensors.items():
+    for number, (name, tensor) in enumerate(tensors.items()):
         spec = spec_of(tensor)
         if spec.dtype not in DTYPE_NUMBERS or tensor.layout is not torch.strided:
             what = str(spec) if tensor.layout is torch.strided else f"{spec} in layout {tensor.layout}"
             raise FrameError(f"{name!r} is {what}, expected a dense tensor of {dtype_names(DTYPE_NUMBERS)}")
-        chosen = _chosen(codec, name, spec)
-        packed = _pack(name, tensor.detach(), chosen)
-        scales, offsets = _bytes(packed.scales), _bytes(packed.offsets)
-        buffers.append(write_header(name, spec, codec=chosen, axis=packed.groups.axis, scales=scales, offsets=offsets))
-        if spec.elements:
-            buffers.append(_memory(packed.payload))
+        buffers += _encode(name, spec, tensor.detach(), codec or BIT_FOR_BIT, draw + number)
     return buffers
+
+
+def _encode(name: str, spec: Spec, tensor: torch.Tensor, codec: Chain, draw: int) -> list[Buffer]:
+    """Leave out, pack, compress, as far as the codec does so for such a tensor."""
+    kept, positions, walk = None, b"", None
+    keep = codec.thins(name, spec)
+    if keep is not None:
+        flat = tensor.cpu().reshape(-1)
+        chosen, walk = keep.choose(flat, draw)
+        tensor, kept = flat[chosen], len(chosen)
+        positions = b"" if walk else write_positions(chosen, spec.elements)
+    format = codec.packs(name, spec)
+    packed = _pack(name, tensor, format)
+    payload = _memory(packed.payload)
+    smaller = compressed(payload) if codec.compress and len(payload) else b""
+    use = 0 < len(smaller) <= len(payload) - 2  # the field that says so takes two bytes
+    header = write_header(
+        name,
+        spec,
+        codec=format,
+        payload=len(smaller if use else payload),
+        axis=packed.groups.axis,
+        scales=_bytes(packed.scales),
+        offsets=_bytes(packed.offsets),
+        kept=kept,
+        positions=positions,
+        walk=walk,
+        compressed=use,
+    )
+    if not spec.elements:
+        return [header]
+    return [header, smaller if use else payload]
 
 
 def decode(
@@ -54,8 +97,8 @@ def decode(
     """The tensors in a frame, in order; they own their memory, on the CPU.
 
     `expect` gives the names, dtypes and shapes that the receiver is ready for. Raises FrameError for bytes that are
-    no frame, or not that one; whatever the bytes claim, no more memory is reserved than they have themselves (times 8
-    where int8 becomes float64 again).
+    no frame, or not that one; whatever the bytes claim, no more memory is reserved than they have themselves (times 16
+    where int4 becomes float64 again), or `limits.thinned` elements for a tensor of which only a part was sent.
     """
     headers = read_headers(memoryview(buffer).cast("B"), limits)
     if expect is not None:
@@ -63,21 +106,41 @@ def decode(
     return {name: _unpack(header) for name, header in headers.items()}
 
 
-def wire_size(specs: Mapping[str, Spec], codec: Codec | None = None) -> int:
-    """Exactly the bytes that `encode` makes of tensors of these dtypes and shapes, whatever their values."""
-    total = 0
-    for name, spec in specs.items():
-        chosen = _chosen(codec, name, spec)
-        groups = chosen.groups(spec.shape) if chosen else Groups(0, 1)
-        scales = bytes(4 * groups.number) if chosen and chosen.scaled else b""
-        offsets = bytes(4 * groups.number) if chosen and chosen.shifted else b""
-        header = write_header(name, spec, codec=chosen, axis=groups.axis, scales=scales, offsets=offsets)
-        total += len(header) + payload_size(spec, chosen)
-    return total
+def wire_size(specs: Mapping[str, Spec], codec: Chain | None = None) -> int:
+    """Exactly the bytes that `encode` makes of tensors of these dtypes and shapes, whatever their values.
+
+    With compression, which depends on the values, the most that they can be; of `randk` the positions, which depend on
+    the draw, are counted with as many bytes as the largest take.
+    """
+    chain = codec or BIT_FOR_BIT
+    return sum(_size(name, spec, chain) for name, spec in specs.items())
 
 
-def _chosen(codec: Codec | None, name: str, spec: Spec) -> Codec | None:
-    return codec if codec is not None and codec.applies(name, spec) else None
+def _size(name: str, spec: Spec, codec: Chain) -> int:
+    keep, format = codec.thins(name, spec), codec.packs(name, spec)
+    sent, kept, positions, walk = spec, None, 0, None
+    if keep is not None:
+        kept = keep.kept(spec.elements)
+        sent = Spec(spec.dtype, (kept,))
+        if keep.name == "randk":
+            walk = Walk(spec.elements - 1, spec.elements - 1)
+        else:
+            positions = -(-spec.elements // 8) if as_bitmap(spec.elements, kept) else POSITION_BYTES * kept
+    groups = format.groups(sent.shape) if format else Groups(0, 1)
+    payload = payload_size(sent, format)
+    header = write_header(
+        name,
+        spec,
+        codec=format,
+        payload=payload,
+        axis=groups.axis,
+        scales=bytes(4 * groups.number) if format and format.scaled else b"",
+        offsets=bytes(4 * groups.number) if format and format.shifted else b"",
+        kept=kept,
+        positions=bytes(positions),
+        walk=walk,
+    )
+    return len(header) + payload
 
 
 def _pack(name: str, tensor: torch.Tensor, codec: Codec | None) -> Packed:
@@ -110,17 +173,40 @@ def _compare(got: Mapping[str, Spec], expect: Mapping[str, Spec]) -> None:
 
 
 def _unpack(header: Header) -> torch.Tensor:
-    name, spec, codec = header.name, header.spec, header.codec
+    sent = _sent(header)
+    if header.kept is None:
+        return sent
+    whole = torch.zeros(header.spec.shape, dtype=header.spec.dtype)
+    elements = header.spec.elements
+    if header.walk is not None:
+        positions: torch.Tensor | None = positions_of(header.walk, elements, header.kept)
+    else:
+        positions = read_positions(header.positions, elements, header.kept)
+    if positions is None:
+        raise FrameError(f"{header.name!r}: its positions are not {header.kept} ascending ones of {header.spec}")
+    whole.view(-1)[positions] = sent
+    return whole
+
+
+def _sent(header: Header) -> torch.Tensor:
+    """The tensor that the payload stands for: the whole one, or what was kept of it."""
+    name, spec, codec = header.name, header.sent, header.codec
+    payload = header.payload
+    if header.compressed:
+        unfolded = decompressed(payload, payload_size(spec, codec))
+        if unfolded is None:
+            raise FrameError(f"{name!r}: its payload is no Zstandard frame of {payload_size(spec, codec)} bytes")
+        payload = unfolded
     if codec is None:
-        return _tensor(name, header.payload, spec)
+        return _tensor(name, payload, spec)
     per_group = Spec(torch.float32, (header.groups.number,))
     scales = _tensor(name, header.scales, per_group) if codec.scaled else None
     offsets = _tensor(name, header.offsets, per_group) if codec.shifted else None
     for metadata in (scales, offsets):
         if metadata is not None and not torch.isfinite(metadata).all():
             raise FrameError(f"{name!r}: a scale or an offset is infinite or NaN")
-    payload = _tensor(name, header.payload, Spec(codec.dtype, spec.shape))
-    return codec.decode(Packed(payload, scales, offsets, header.groups)).to(spec.dtype)
+    packed = Packed(_tensor(name, payload, codec.payload(spec)), scales, offsets, header.groups)
+    return codec.decode(packed, spec.shape).to(spec.dtype)
 
 
 def _tensor(name: str, payload: memoryview, spec: Spec) -> torch.Tensor:

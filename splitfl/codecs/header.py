@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import prod
+from math import gcd, prod
 
+from splitfl.codecs.chain import FORMATS
 from splitfl.codecs.packing import Codec, Groups, one_group
 from splitfl.codecs.proto3 import (
     LENGTH,
@@ -22,21 +23,25 @@ from splitfl.codecs.proto3 import (
     uint_field,
     varint,
 )
-from splitfl.codecs.roles import CODECS
+from splitfl.codecs.sparse import LARGEST, Walk
 from splitfl.codecs.spec import DTYPE_NUMBERS, DTYPES, Spec
 
 TENSORS = 1
 """Field of `Frame`."""
 
-NAME, DTYPE, SHAPE, CODEC, AXIS, SCALES, OFFSETS, PAYLOAD = range(1, 9)
-"""Fields of `Tensor`; the payload is the last."""
+NAME, DTYPE, SHAPE, CODEC, AXIS, SCALES, OFFSETS, PAYLOAD, KEPT, POSITIONS, WALK, COMPRESSION = range(1, 13)
+"""Fields of `Tensor`; the payload is written last."""
 
 RAW = 0
 """The codec number of a tensor that travels bit for bit."""
 
-_CODECS = {codec.number: codec for codec in CODECS.values() if codec is not None}
-_NUMBERS = {DTYPE: "dtype", CODEC: "codec", AXIS: "axis"}
-_SLICES = {NAME: "name", SCALES: "scales", OFFSETS: "offsets", PAYLOAD: "payload"}
+ZSTD = 1
+"""The number of Zstandard in the field COMPRESSION."""
+
+_CODECS = {codec.number: codec for codec in FORMATS.values()}
+_NUMBERS = {DTYPE: "dtype", CODEC: "codec", AXIS: "axis", KEPT: "kept", COMPRESSION: "compression"}
+_SLICES = {NAME: "name", SCALES: "scales", OFFSETS: "offsets", PAYLOAD: "payload", POSITIONS: "positions"}
+_LISTS = (SHAPE, WALK)
 _NOTHING = memoryview(b"")
 
 
@@ -46,16 +51,25 @@ class FrameError(WireError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a frame may hold at most: `tensors`, `dims` of one tensor, bytes of a `name`."""
+    """What a frame may hold at most: `tensors`, `dims` of one tensor, bytes of a `name`.
+
+    `thinned`: elements of a tensor of which not all were sent, or that was compressed: it takes more memory than its
+    message, which says nothing of how much.
+    """
 
     tensors: int = 65_536
     dims: int = 64
     name: int = 1024
+    thinned: int = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """One tensor of a frame, checked: scales, offsets and payload are slices of the frame."""
+    """One tensor of a frame, checked: scales, offsets, positions and payload are slices of the frame.
+
+    kept       how many elements are there, where not all; `positions` or `walk` say which
+    compressed the payload is in Zstandard
+    """
 
     name: str
     spec: Spec
@@ -64,6 +78,15 @@ class Header:
     scales: memoryview
     offsets: memoryview
     payload: memoryview
+    kept: int | None = None
+    positions: memoryview = _NOTHING
+    walk: Walk | None = None
+    compressed: bool = False
+
+    @property
+    def sent(self) -> Spec:
+        """The tensor that the payload stands for: flat, where elements were left out."""
+        return self.spec if self.kept is None else Spec(self.spec.dtype, (self.kept,))
 
     @property
     def groups(self) -> Groups:
@@ -72,10 +95,20 @@ class Header:
 
 
 def write_header(
-    name: str, spec: Spec, *, codec: Codec | None, axis: int = 0, scales: bytes = b"", offsets: bytes = b""
+    name: str,
+    spec: Spec,
+    *,
+    codec: Codec | None,
+    payload: int,
+    axis: int = 0,
+    scales: bytes = b"",
+    offsets: bytes = b"",
+    kept: int | None = None,
+    positions: bytes = b"",
+    walk: Walk | None = None,
+    compressed: bool = False,
 ) -> bytes:
-    """The bytes of one tensor up to its payload, the frame's own tag and length included."""
-    payload = payload_size(spec, codec)
+    """The bytes of one tensor up to its `payload` bytes of payload, the frame's own tag and length included."""
     body = b"".join(
         (
             bytes_field(NAME, name.encode()),
@@ -85,6 +118,10 @@ def write_header(
             uint_field(AXIS, axis),
             bytes_field(SCALES, scales),
             bytes_field(OFFSETS, offsets),
+            uint_field(KEPT, kept or 0),
+            bytes_field(POSITIONS, positions),
+            bytes_field(WALK, b"".join(map(varint, walk or ()))),
+            uint_field(COMPRESSION, ZSTD if compressed else 0),
             length_header(PAYLOAD, payload) if payload else b"",
         )
     )
@@ -92,8 +129,9 @@ def write_header(
 
 
 def payload_size(spec: Spec, codec: Codec | None) -> int:
-    """Bytes that the numbers of a tensor take in `codec`."""
-    return spec.elements * (codec.dtype if codec else spec.dtype).itemsize
+    """Bytes that the numbers of a tensor take in `codec`, uncompressed."""
+    payload = codec.payload(spec) if codec else spec
+    return payload.elements * payload.dtype.itemsize
 
 
 def read_headers(view: memoryview, limits: Limits) -> dict[str, Header]:
@@ -120,7 +158,7 @@ def read_headers(view: memoryview, limits: Limits) -> dict[str, Header]:
 class _Parts:
     """The fields of a tensor as they are read, believed by nobody yet."""
 
-    shape: list[int] = field(default_factory=list)
+    lists: dict[int, list[int]] = field(default_factory=lambda: {number: [] for number in _LISTS})
     numbers: dict[int, int] = field(default_factory=dict)
     slices: dict[int, memoryview] = field(default_factory=dict)
 
@@ -128,9 +166,10 @@ class _Parts:
 def _read_tensor(view: memoryview, limits: Limits) -> Header:
     parts = _Parts()
     for number, wire_type, value in fields(view):
-        if number == SHAPE and wire_type in (VARINT, LENGTH):
-            parts.shape.extend([value] if isinstance(value, int) else _packed_varints(value, limits.dims))
-            if len(parts.shape) > limits.dims:
+        if number in _LISTS and wire_type in (VARINT, LENGTH):
+            found = parts.lists[number]
+            found.extend([value] if isinstance(value, int) else _packed_varints(value, limits.dims))
+            if len(found) > limits.dims:
                 raise FrameError(f"a tensor of more than {limits.dims} dimensions")
         elif number in parts.numbers or number in parts.slices:
             raise FrameError(f"field {number} of a tensor is there twice")
@@ -143,7 +182,7 @@ def _read_tensor(view: memoryview, limits: Limits) -> Header:
     name = parts.slices.get(NAME, _NOTHING)
     if len(name) > limits.name:
         raise FrameError(f"a tensor's name has {len(name)} bytes, expected at most {limits.name}")
-    header = _believe(as_text(name, what="a tensor's name"), parts)
+    header = _believe(as_text(name, what="a tensor's name"), parts, limits)
     _check_metadata(header)
     return header
 
@@ -157,21 +196,29 @@ def _packed_varints(view: memoryview, most: int) -> Iterator[int]:
         yield value
 
 
-def _believe(name: str, parts: _Parts) -> Header:
+def _believe(name: str, parts: _Parts, limits: Limits) -> Header:
     """The header, once dtype, shape, codec and payload agree."""
+    shape = parts.lists[SHAPE]
     dtype, number = parts.numbers.get(DTYPE, 0), parts.numbers.get(CODEC, RAW)
     if dtype not in DTYPES:
         raise FrameError(f"{name!r}: unknown dtype number {dtype}, expected 1 to {max(DTYPES)}")
-    spec = Spec(DTYPES[dtype], tuple(parts.shape))
+    spec = Spec(DTYPES[dtype], tuple(shape))
     # A size of 0 hides the others from the number of elements, but not from the strides that torch computes.
-    if prod(max(size, 1) for size in parts.shape) * spec.dtype.itemsize >= 1 << 63:
-        raise FrameError(f"{name!r}: a size in shape {parts.shape} is negative or too large")
+    if prod(max(size, 1) for size in shape) * spec.dtype.itemsize >= 1 << 63:
+        raise FrameError(f"{name!r}: a size in shape {shape} is negative or too large")
     codec = _CODECS.get(number)
     if number != RAW and (codec is None or not codec.applies("", spec)):
         raise FrameError(f"{name!r}: codec number {number} is unknown, or not for {spec}")
     payload = parts.slices.get(PAYLOAD, _NOTHING)
-    if payload_size(spec, codec) != len(payload):
-        raise FrameError(f"{name!r}: {spec} takes {payload_size(spec, codec)} bytes, but {len(payload)} came")
+    kept, walk = _believe_kept(name, spec, parts)
+    compression = parts.numbers.get(COMPRESSION, 0)
+    if compression > ZSTD:
+        raise FrameError(f"{name!r}: unknown compression number {compression}, expected 0 or {ZSTD}")
+    if (kept is not None or compression) and spec.elements > limits.thinned:
+        raise FrameError(f"{name!r}: {spec} would unfold to more than {limits.thinned} elements")
+    size = payload_size(spec if kept is None else Spec(spec.dtype, (kept,)), codec)
+    if not compression and size != len(payload):
+        raise FrameError(f"{name!r}: {spec} takes {size} bytes, but {len(payload)} came")
     return Header(
         name=name,
         spec=spec,
@@ -180,12 +227,33 @@ def _believe(name: str, parts: _Parts) -> Header:
         scales=parts.slices.get(SCALES, _NOTHING),
         offsets=parts.slices.get(OFFSETS, _NOTHING),
         payload=payload,
+        kept=kept,
+        positions=parts.slices.get(POSITIONS, _NOTHING),
+        walk=walk,
+        compressed=bool(compression),
     )
+
+
+def _believe_kept(name: str, spec: Spec, parts: _Parts) -> tuple[int | None, Walk | None]:
+    """How many elements are there, where not all, and the walk that says which; positions are looked at later."""
+    kept, walk = parts.numbers.get(KEPT, 0), parts.lists[WALK]
+    if not kept:
+        if walk or POSITIONS in parts.slices:
+            raise FrameError(f"{name!r}: positions or a walk, but all elements are there")
+        return None, None
+    if kept > spec.elements or spec.elements >= LARGEST or not spec.dtype.is_floating_point:
+        raise FrameError(f"{name!r}: {kept} elements kept of {spec}")
+    if not walk:
+        return kept, None
+    sound = len(walk) == 2 and max(walk) < spec.elements and gcd(walk[0], spec.elements) == 1
+    if not sound or POSITIONS in parts.slices:
+        raise FrameError(f"{name!r}: a walk {walk} that does not reach all {spec.elements} elements, or has positions")
+    return kept, Walk(*walk)
 
 
 def _check_metadata(header: Header) -> None:
     """Scales and offsets: none without a codec that has them, else one for all elements or one per index of an axis."""
-    shape, codec = header.spec.shape, header.codec
+    shape, codec = header.sent.shape, header.codec
     along_axis = codec is not None and codec.groups is not one_group and header.axis < len(shape)
     sizes = {1, max(shape[header.axis], 1)} if along_axis else {1}
     scales = {4 * size for size in sizes} if codec is not None and codec.scaled else {0}

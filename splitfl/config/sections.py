@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Annotated, Any, Literal, Self, get_type_hints
 
 import torch
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
-from splitfl.codecs import CODECS
+from splitfl.codecs import CODECS, CodecError, codec
 from splitfl.config.error import suggestion
 from splitfl.config.loss import check_loss
 from splitfl.config.optimizer import check_optimizer
@@ -59,6 +60,17 @@ def _schedule(name: str) -> str:
         split_reference(name)
     elif not name.endswith(".sched") and name not in GENERATORS:
         raise ValueError(f'{suggestion(name, GENERATORS)}; or a path "mine.sched", or a function "file.py:function"')
+    return name
+
+
+def _codec(role: str, name: str) -> str:
+    close = suggestion(name, CODECS)
+    if name.isalnum() and name not in CODECS and close.startswith("did you mean"):
+        raise ValueError(close)
+    try:
+        codec(**{role: name})
+    except CodecError as error:
+        raise ValueError(str(error).removeprefix(f"codec: {role} = {name!r}: ")) from None
     return name
 
 
@@ -220,9 +232,9 @@ class CodecSettings(Section):
     update                weights on their way to and from the server
     """
 
-    activation: Annotated[Text, among(CODECS)] | None = None
-    gradient: Annotated[Text, among(CODECS)] | None = None
-    update: Annotated[Text, among(CODECS)] | None = None
+    activation: Annotated[Text, AfterValidator(partial(_codec, "activation"))] | None = None
+    gradient: Annotated[Text, AfterValidator(partial(_codec, "gradient"))] | None = None
+    update: Annotated[Text, AfterValidator(partial(_codec, "update"))] | None = None
 
 
 class PlanningSettings(Section):

@@ -16,19 +16,18 @@ from typing import Any
 
 import torch
 
-from splitfl.codecs import frame
 from splitfl.errors import SplitflError
 from splitfl.model import Replica
 from splitfl.model.micro_batches import sizes, weight
 from splitfl.planning.timeline import Event
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.expectation import verify
 from splitfl.run.failure import PeerError, blame, first, in_words, within
 from splitfl.run.metrics import Recorder, Tally
 from splitfl.run.pool import Pool
 from splitfl.run.seeds import derive
 from splitfl.run.slots import Slots
 from splitfl.run.target import join_target, split_target
+from splitfl.run.wire import Wire
 from splitfl.schedule.instruction import Instruction, Kind, Op, Program, Value, effects, initial_values
 from splitfl.schedule.lanes import Entry, lanes
 from splitfl.schedule.topology import CLIENT, Topology
@@ -92,6 +91,7 @@ class Actor:
         self.pool = pool
         self._blueprint = blueprint
         self._patience = blueprint.deadlines.step if patience is None else patience
+        self.wire = Wire(blueprint)
         self._resets = blueprint.training.optimizer_state == "reset"
         self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[dict[Kind, Any]]]] = {
             Op.FORWARD: self._forward,
@@ -245,10 +245,10 @@ class Actor:
         return {Kind.PARAMS: replica}
 
     async def _send(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
-        codec = self._blueprint.codecs.for_kind(at.value.kind)
+        draw = derive(work.seed, work.step, str(at.value))
         address = Address(work.turn, work.step, at.value)
         with blame(at.peer):
-            payload = await self.pool.run(at.op, frame.encode, taken[0], codec)
+            payload = await self.pool.run(at.op, lambda: self.wire.pack(at.value, taken[0], draw=draw))
             start = time.monotonic()
             sending = self.channels[str(at.peer)].send(address, payload)
             sent = await within(self._patience, sending, what=f"it did not take {address}")
@@ -264,8 +264,7 @@ class Actor:
             payload = await self.channels[str(at.peer)].receive(address, timeout=self._patience)
             self.awaited.discard(str(at.peer))
             self.recorder.add(work.step, Event(self.name, at, start, time.monotonic(), len(payload)))
-            tensors = await self.pool.run(at.op, frame.decode, payload)
-            verify(tensors, at.value, self._blueprint, work.topology, samples=work.samples)
+            tensors = await self.pool.run(at.op, self.wire.unpack, at.value, payload, work.topology, work.samples)
         return {at.value.kind: tensors}
 
     async def _aggregate(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:

@@ -1,4 +1,5 @@
-"""What is a client's own from round to round, on its disk: a front that nobody averages, optimizers that go on.
+"""What is a client's own from round to round, on its disk: a front that nobody averages, optimizers that go on, and
+what its codec left over.
 
 Two files, since a turn may be asked for again after it was done: the state before the newest turn and the state after
 it, each with the seed that names the turn. A client that was killed goes on from the one that its next turn needs, so
@@ -31,31 +32,32 @@ class ClientMemory:
         self._facts = {"client": name, "job": blueprint.fingerprints()}
 
     @staticmethod
-    def pack(replicas: Mapping[Value, Replica]) -> Tensors:
-        """The state of a client's replicas as named tensors."""
+    def pack(replicas: Mapping[Value, Replica], left_over: Mapping[Value, Tensors]) -> Tensors:
+        """The state of a client's replicas, and what its updates left over, as named tensors."""
         states = [(key.stage, replica.state()) for key, replica in replicas.items()]
         weights = {f"weights/{stage}/{name}": value for stage, state in states for name, value in state.items()}
-        return weights | moments_of(replicas)
+        left = {f"left/{key.stage}/{name}": each for key, state in left_over.items() for name, each in state.items()}
+        return weights | left | moments_of(replicas)
 
     def keep(self, when: When, seed: int, tensors: Tensors) -> None:
         """Write the state before or after the turn that `seed` names."""
         save(self._path(when), tensors, {"seed": str(seed), **self._facts})
 
-    def recall(self, seed: int, client: int) -> dict[Value, tuple[Tensors, Moments]]:
-        """Weights and moments by replica, as the turn that `seed` names needs them; nothing where nothing is kept."""
+    def recall(self, seed: int, client: int) -> tuple[dict[Value, tuple[Tensors, Moments]], dict[Value, Tensors]]:
+        """Weights and moments by replica, and what was left over, as the turn that `seed` names needs them.
+
+        Nothing where nothing is kept.
+        """
         before, after = self._load("before"), self._load("after")
         repeated = before is not None and before[1]["seed"] == str(seed)
         found = before if repeated or after is None else after
         if found is None:
-            return {}
+            return {}, {}
         tensors, _ = found
         moments = moments_in(tensors)
-        by_stage: dict[int, Tensors] = {}
-        for name, value in below("weights/", tensors).items():
-            stage, _, tensor = name.partition("/")
-            by_stage.setdefault(int(stage), {})[tensor] = value
-        keys = {Value(Kind.PARAMS, stage, client): state for stage, state in by_stage.items()}
-        return {key: (state, moments.get(key, {})) for key, state in keys.items()}
+        states = _by_replica(below("weights/", tensors), client)
+        held = {key: (state, moments.get(key, {})) for key, state in states.items()}
+        return held, _by_replica(below("left/", tensors), client)
 
     def _path(self, when: When) -> Path:
         return self._folder / f"{when}.safetensors"
@@ -69,3 +71,11 @@ class ClientMemory:
             if record.get(name) != value:
                 raise CheckpointError(f"{path} is of another {name}: expected a folder of this client's own (--state)")
         return tensors, record
+
+
+def _by_replica(tensors: Tensors, client: int) -> dict[Value, Tensors]:
+    found: dict[Value, Tensors] = {}
+    for name, value in tensors.items():
+        stage, _, tensor = name.partition("/")
+        found.setdefault(Value(Kind.PARAMS, int(stage), client), {})[tensor] = value
+    return found

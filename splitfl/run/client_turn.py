@@ -53,7 +53,9 @@ class ClientTurn:
         self._whole = blueprint.topology((client,))
         self._snapshots = Snapshots()
         self._seed: int | None = None
-        own = blueprint.training.optimizer_state == "keep" or personal_stages(self._whole, client)
+        update = blueprint.codecs.update
+        leaves_over = update is not None and update.feedback
+        own = leaves_over or blueprint.training.optimizer_state == "keep" or personal_stages(self._whole, client)
         self._memory = memory if own else None
 
     async def run(self, begin: Begin, channel: Channel) -> None:
@@ -89,6 +91,7 @@ class ClientTurn:
         if 0 in self._snapshots:
             self._actor.clear()
             self._actor.discard(self._snapshots.restore(0, self._actor.replicas, self._actor.tally))
+        self._actor.wire.changes.undo()
         self._seed, self.steps = None, 0
 
     async def _go_back(self, begin: Begin) -> None:
@@ -102,7 +105,10 @@ class ClientTurn:
         actor, again = self._actor, begin.seed == self._seed
         self._seed, self.number, self.steps = begin.seed, begin.round, begin.first
         actor.clear()
-        if not again:
+        if again:
+            actor.wire.changes.undo()
+        else:
+            actor.wire.changes.turn_over()
             self._snapshots = Snapshots()
         if begin.first or begin.first in self._snapshots:
             actor.discard(self._snapshots.restore(begin.first, actor.replicas, actor.tally))
@@ -111,14 +117,18 @@ class ClientTurn:
         memory = self._memory
         if memory is None:
             return
-        for key, (state, moments) in (await asyncio.to_thread(memory.recall, begin.seed, self.client)).items():
+        held, left_over = await asyncio.to_thread(memory.recall, begin.seed, self.client)
+        self._actor.wire.changes.left_over |= left_over
+        for key, (state, moments) in held.items():
             replica = self._actor.replica(key, self._whole)
             replica.load(state, reset_optimizer=True)
             give_moments(replica, moments)
 
     async def _remember(self, when: When, begin: Begin) -> None:
         if self._memory is not None:
-            tensors = self._memory.pack(self._actor.replicas)
+            changes = self._actor.wire.changes
+            left_over = changes.left_over if when == "before" else changes.left_for_next
+            tensors = self._memory.pack(self._actor.replicas, left_over)
             await asyncio.to_thread(self._memory.keep, when, begin.seed, tensors)
 
     def _complete(self, steps: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from math import prod
 
 import torch
 
@@ -55,6 +56,17 @@ def verify(
     _compare(activations, ports, required=ports, what=value)
     if value.stage + 1 in topology.shared:
         _require_numbers(tensors, what=value)
+
+
+def largest(value: Value, blueprint: Blueprint, topology: Topology, *, samples: Mapping[int, int] | None = None) -> int:
+    """Elements of the largest tensor that `value` can hold; labels, which are never thinned, do not count."""
+    stage = blueprint.partition.stages[value.stage]
+    if value.kind in (Kind.PARAMS, Kind.AVG):
+        return max((tensor.numel() for tensor in stage.state.values()), default=0)
+    if value.client is None or value.micro_batch is None or samples is None:
+        return 0
+    count = sizes(samples[value.client], len(topology.micro(value.client)))[value.micro_batch]
+    return max((prod(shape) for _, shape in _signature(stage.outputs, count).values()), default=0)
 
 
 def _require_numbers(tensors: Tensors, *, what: Value) -> None:

@@ -53,7 +53,7 @@ def test_names_of_optimizers_and_codecs_are_checked():
         splitfl.sgd(lr=0.1, momentun=0.9)
     with pytest.raises(splitfl.SplitflError):
         splitfl.adam(lr=-1.0)
-    with pytest.raises(CodecError, match=r"activation = 'int7', expected one of raw"):
+    with pytest.raises(CodecError, match=r"activation = 'int7': part 'int7', expected raw, or topk"):
         splitfl.codec(activation="int7")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from splitfl.codecs import CODECS, frame
+from splitfl.codecs import CODECS, frame, parse
 from splitfl.schedule.instruction import Kind, Value
 from splitfl.transport.envelope import encode_control, encode_parts
 from splitfl.transport.messages import (
@@ -35,7 +35,9 @@ def frames() -> list[bytes]:
         "empty": torch.empty(0, 5),
         "half": torch.randn(2, 2, generator=draw).to(torch.bfloat16),
     }
-    return [b"".join(map(bytes, frame.encode(tensors, codec))) for codec in CODECS.values()]
+    tensors["long"] = torch.randn(90, generator=draw)
+    chains = [parse(name) for name in ("topk:0.1+int8", "randk:0.05", "topk:0.2+int4+zstd", "zstd")]
+    return [b"".join(map(bytes, frame.encode(tensors, codec, draw=7))) for codec in (*CODECS.values(), *chains)]
 
 
 def envelopes() -> list[bytes]:

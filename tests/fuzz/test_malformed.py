@@ -47,7 +47,7 @@ def test_the_corpus_is_well_formed():
     for message in envelopes():
         decode(message)
     for message in frames():
-        assert set(frame.decode(message)) == {"weight", "bias", "count", "mask", "empty", "half"}
+        assert set(frame.decode(message)) == {"weight", "bias", "count", "mask", "empty", "half", "long"}
 
 
 def test_malformed_messages():

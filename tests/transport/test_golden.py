@@ -11,7 +11,7 @@ import pytest
 import torch
 from google.protobuf import json_format
 
-from splitfl.codecs import CODECS, frame
+from splitfl.codecs import FORMATS, frame
 from splitfl.codecs.spec import DTYPE_NUMBERS
 from splitfl.schedule.instruction import Kind, Value
 from splitfl.transport import proto
@@ -58,6 +58,14 @@ FRAMES = {
         "small": torch.tensor([2.0**-20, -(2.0**-20)]),
         "flat": torch.tensor([-1.0, 0.0, 126.5]),
         "channels": torch.tensor([[[0.0, 0.5], [-0.5, -0.25]]]),
+    },
+    "frame_parts": {
+        "nibbles": torch.tensor([-1.0, 6.5, 0.0]),
+        "eighths": torch.tensor([1.0, -13.0]),
+        "bits": torch.tensor([[1.0, 0.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0, 3.0]]),
+        "numbers": torch.tensor([0.0] * 38 + [-7.0, 0.0]),
+        "walk": torch.tensor([0.0, 2.0, 0.0, 3.0, 1.0]),
+        "folded": torch.full((16,), 0.5),
     },
 }
 
@@ -118,8 +126,8 @@ def test_numbers_of_the_contract_are_ours():
     pool = proto.Frame.DESCRIPTOR.file.enum_types_by_name
     names = {f"DTYPE_{str(dtype).removeprefix('torch.').upper()}": number for dtype, number in DTYPE_NUMBERS.items()}
     assert names | {"DTYPE_UNSPECIFIED": 0} == {value.name: value.number for value in pool["DType"].values}
-    codecs = {f"CODEC_{name.upper()}": each.number if each else 0 for name, each in CODECS.items()}
-    assert codecs == {value.name: value.number for value in pool["Codec"].values}
+    codecs = {f"CODEC_{name.upper()}": each.number for name, each in FORMATS.items()}
+    assert codecs | {"CODEC_RAW": 0} == {value.name: value.number for value in pool["Codec"].values}
     kinds = {f"KIND_{kind.name}": number for kind, number in KINDS.items()}
     values = proto.Envelope.DESCRIPTOR.file.enum_types_by_name["Kind"].values
     assert kinds | {"KIND_UNSPECIFIED": 0} == {value.name: value.number for value in values}

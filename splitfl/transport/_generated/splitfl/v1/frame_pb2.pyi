@@ -41,6 +41,13 @@ class Codec(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CODEC_BF16: _ClassVar[Codec]
     CODEC_FP16: _ClassVar[Codec]
     CODEC_INT8: _ClassVar[Codec]
+    CODEC_INT4: _ClassVar[Codec]
+    CODEC_FP8: _ClassVar[Codec]
+
+class Compression(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    COMPRESSION_NONE: _ClassVar[Compression]
+    COMPRESSION_ZSTD: _ClassVar[Compression]
 DTYPE_UNSPECIFIED: DType
 DTYPE_FLOAT64: DType
 DTYPE_FLOAT32: DType
@@ -67,6 +74,10 @@ CODEC_FP32: Codec
 CODEC_BF16: Codec
 CODEC_FP16: Codec
 CODEC_INT8: Codec
+CODEC_INT4: Codec
+CODEC_FP8: Codec
+COMPRESSION_NONE: Compression
+COMPRESSION_ZSTD: Compression
 
 class Frame(_message.Message):
     __slots__ = ("tensors",)
@@ -75,7 +86,7 @@ class Frame(_message.Message):
     def __init__(self, tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "codec", "axis", "scales", "offsets", "payload")
+    __slots__ = ("name", "dtype", "shape", "codec", "axis", "scales", "offsets", "kept", "positions", "walk", "compression", "payload")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -83,6 +94,10 @@ class Tensor(_message.Message):
     AXIS_FIELD_NUMBER: _ClassVar[int]
     SCALES_FIELD_NUMBER: _ClassVar[int]
     OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    WALK_FIELD_NUMBER: _ClassVar[int]
+    COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: DType
@@ -91,5 +106,9 @@ class Tensor(_message.Message):
     axis: int
     scales: _containers.RepeatedScalarFieldContainer[float]
     offsets: _containers.RepeatedScalarFieldContainer[float]
+    kept: int
+    positions: bytes
+    walk: _containers.RepeatedScalarFieldContainer[int]
+    compression: Compression
     payload: bytes
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Codec, str]] = ..., axis: _Optional[int] = ..., scales: _Optional[_Iterable[float]] = ..., offsets: _Optional[_Iterable[float]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Codec, str]] = ..., axis: _Optional[int] = ..., scales: _Optional[_Iterable[float]] = ..., offsets: _Optional[_Iterable[float]] = ..., kept: _Optional[int] = ..., positions: _Optional[bytes] = ..., walk: _Optional[_Iterable[int]] = ..., compression: _Optional[_Union[Compression, str]] = ..., payload: _Optional[bytes] = ...) -> None: ...
