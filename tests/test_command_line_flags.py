@@ -10,6 +10,7 @@ COMMON = {"--help", "--method", "--rounds", "--clients", "--json"}
 FLAGS = {
     "simulate": {*COMMON, "--device", "--link", "--report", "--save"},
     "local": {*COMMON, "--link", "--plain", "--report", "--save"},
+    "compare": {"--help", "--rounds", "--report", "--json"},
     "server": {
         *COMMON, "--address", "--certificate", "--key", "--client-ca", "--tokens", "--insecure", "--checkpoint",
         "--resume", "--metrics", "--log-level", "--log-format", "--report", "--save",

@@ -16,6 +16,7 @@ import click
 import typer
 
 from splitfl.cli.client import register as register_client
+from splitfl.cli.compare import register as register_compare
 from splitfl.cli.identity import register as register_identity
 from splitfl.cli.inspection import register as register_inspection
 from splitfl.cli.schedules import register as register_schedules
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 for register in (
     register_training,
+    register_compare,
     register_server,
     register_client,
     register_status,

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
+from splitfl.config.compare import CompareSettings
 from splitfl.config.conflicts import conflicts
 from splitfl.config.ends import ClientSettings, ServerSettings
 from splitfl.config.reference import resolve
@@ -39,6 +40,7 @@ class JobSettings(Section):
     server: ServerSettings = Field(default_factory=ServerSettings)
     client: ClientSettings = Field(default_factory=ClientSettings)
     planning: PlanningSettings = Field(default_factory=PlanningSettings)
+    compare: CompareSettings | None = None
     base: Path = Field(default=Path(), exclude=True, repr=False)
 
     @model_validator(mode="after")

@@ -69,7 +69,7 @@ def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
         turn, topology, samples = whole_turn(plans)
 
         def size(client: int, micro: int) -> int:
-            return samples[client, micro]
+            return samples.get((client, micro), 0)  # a client without a mini-batch in a joint step
 
         clients = topology.clients
         costs: Costs = stage_costs(
