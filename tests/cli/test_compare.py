@@ -23,7 +23,7 @@ def comparing(job):
 
 def test_one_table_with_a_line_for_each_run(splitfl_command, comparing, tmp_path):
     mine = '{ method = "local-loss", auxiliary = "linear", title = "mine", codec = { activation = "int8" } }'
-    path = comparing(f"seeds = 2\nruns = [\"fedavg\", {mine}]")
+    path = comparing(f'seeds = 2\nruns = ["fedavg", {mine}]')
     report = tmp_path / "report.html"
     outcome = splitfl_command("compare", path, "--rounds", "1", "--report", report)
     assert outcome.code == 0, outcome.err
