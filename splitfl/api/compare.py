@@ -92,6 +92,8 @@ def _of_run(settings: JobSettings, run: RunSettings, rounds: int | None) -> JobS
     content["method"] = {"name": run.method, **_kept(switched, run), **run.options()}
     if run.codec is not None:
         content["codec"] = run.codec.model_dump(exclude_unset=True)
+    if run.optimizer is not None:
+        content["training"]["optimizer"] = run.optimizer.model_dump(exclude_unset=True)
     return _parsed(content, settings)
 
 

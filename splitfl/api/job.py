@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -15,12 +13,21 @@ from torch import nn
 
 from splitfl.aggregation import strategy_from
 from splitfl.api.auto import AUTO, Question, choose_settings
+from splitfl.api.contract import contract, facts
 from splitfl.api.loss_probe import find_reduction
 from splitfl.api.optimizers import OptimizerSpec
 from splitfl.codecs import Codecs, codec
 from splitfl.errors import SplitflError
 from splitfl.methods import METHODS, Method
-from splitfl.model import Partition, minimum_micro_batch, partition, with_auxiliaries
+from splitfl.model import (
+    Partition,
+    distance,
+    evaluated,
+    minimum_micro_batch,
+    partition,
+    with_auxiliaries,
+    with_teacher,
+)
 from splitfl.run.blueprint import Blueprint, Deadlines, Training
 from splitfl.run.seeds import derive
 from splitfl.run.virtual import Fleet
@@ -39,6 +46,8 @@ class Job:
 
     model          function of no arguments that makes the module (called once, under the job's seed), or a module
     example_input  a tensor with a batch dimension, or a tuple or dict of tensors for several inputs
+    teacher        for methods that distil: what the model learns from, given as `model` is; it stays as it is
+    teacher_cut    where the teacher is cut, as often as the model; as `cut` unless given
     method         a `Method`, or the name of one in `splitfl.methods.METHODS`
     loss           (output, labels) -> mean or sum over the samples of a batch
     optimizer      `splitfl.sgd(...)`, `splitfl.optimizer(name, ...)`
@@ -62,6 +71,8 @@ class Job:
     optimizer: OptimizerSpec | Callable[..., torch.optim.Optimizer]
     batch_size: int
     cut: str | Sequence[str] = "auto"
+    teacher: Callable[[], nn.Module] | nn.Module | None = None
+    teacher_cut: str | Sequence[str] | None = None
     strategy: Any = None
     codec: Codecs = field(default_factory=codec)
     shuffle: bool = True
@@ -83,6 +94,10 @@ class Job:
         both = self.local_epochs is not None and self.local_steps is not None
         self._require(not both, "local_steps", "none beside local_epochs: a round is measured in one of the two")
         self._require(self.optimizer_state in ("reset", "keep"), "optimizer_state", '"reset" or "keep"')
+        if self._method.distils != (self.teacher is not None):
+            wanted_teacher = "a model to learn from" if self._method.distils else "none"
+            given = "None" if self.teacher is None else "a model"
+            raise JobError(f"teacher = {given} with method {self._method.name}: expected {wanted_teacher}")
         wanted = self._method.micro_batches
         if wanted != "auto" and not 1 <= wanted <= self.batch_size:
             raise JobError(
@@ -120,13 +135,16 @@ class Job:
 
     def build_model(self) -> nn.Module:
         """The unsplit module with the initial weights that the seed decides."""
-        if isinstance(self.model, nn.Module):
-            return self.model
+        return self._make(self.model, "model")
+
+    def _make(self, source: Any, name: str) -> nn.Module:
+        if isinstance(source, nn.Module):
+            return source
         with torch.random.fork_rng():
-            torch.manual_seed(derive(self.seed, "model"))
-            made = self.model()
+            torch.manual_seed(derive(self.seed, name))
+            made = source()
         if not isinstance(made, nn.Module):
-            raise JobError(f"model: the function gives {type(made).__name__}, expected a torch.nn.Module")
+            raise JobError(f"{name}: the function gives {type(made).__name__}, expected a torch.nn.Module")
         return made
 
     def cuts(self) -> tuple[str, ...]:
@@ -160,7 +178,9 @@ class Job:
     def _blueprint(self, fleet: Fleet) -> Blueprint:
         model = self.build_model()
         cuts, micro_batches = self._choose(model, fleet)
-        parts = self._with_auxiliaries(partition(model, self.example_input, cuts))
+        parts = partition(model, self.example_input, cuts)
+        teacher = evaluated(self._make(self.teacher, "teacher")) if self._method.distils else None
+        parts = self._with_auxiliaries(parts) if teacher is None else self._with_teacher(parts, teacher)
         kind = find_reduction(self.loss, model, parts) if self.reduction == "auto" else self.reduction
         return Blueprint(
             model=model,
@@ -183,7 +203,8 @@ class Job:
             deadlines=self.deadlines,
             seed=self.seed,
             device=self.device,
-            contract=self._contract(micro_batches),
+            contract=contract(self, self._method, micro_batches, teacher),
+            distillation=distance if self._method.distils else None,
         )
 
     def flower_strategy(self, clients: int) -> Any:
@@ -192,24 +213,9 @@ class Job:
             return None
         return self.strategy if self.strategy is not None else strategy_from("FedAvg", clients=clients)
 
-    def settings(self, blueprint: Blueprint) -> dict[str, Any]:
+    def facts(self, blueprint: Blueprint) -> dict[str, Any]:
         """What a report says about the job, as plain values."""
-        roles = {"activation": self.codec.activation, "gradient": self.codec.gradient, "update": self.codec.update}
-        local = f"{self.local_steps} steps" if self.local_steps else f"{self.local_epochs or 1} epochs"
-        return {
-            "method": self._method.name,
-            "schedule": _schedule_name(self._method),
-            "cut": ", ".join(blueprint.partition.cuts) or "uncut",
-            "micro-batches": blueprint.micro_batches,
-            "batch size": self.batch_size,
-            "local training": local,
-            "optimizer": str(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "the user's",
-            "optimizer state": self.optimizer_state,
-            "loss": getattr(self.loss, "__name__", type(self.loss).__name__),
-            "strategy": _strategy_name(self),
-            "codecs": {role: each.name if each else "raw" for role, each in roles.items()},
-            "seed": self.seed,
-        }
+        return facts(self, self._method, blueprint)
 
     def _choose(self, model: nn.Module, fleet: Fleet) -> tuple[tuple[str, ...], int]:
         """The cuts and the number of micro-batches, chosen where the job says "auto"."""
@@ -217,6 +223,12 @@ class Job:
         if micro_batches != "auto" and self.cuts() != (AUTO,):
             return self.cuts(), micro_batches
         return choose_settings(self.question(model, fleet))
+
+    def _with_teacher(self, parts: Partition, teacher: nn.Module) -> Partition:
+        """The partition with a block of the teacher at every stage."""
+        cuts = parts.cuts if self.teacher_cut is None else self.teacher_cut
+        names = (cuts,) if isinstance(cuts, str) else tuple(cuts)
+        return with_teacher(parts, partition(teacher, self.example_input, names))
 
     def _with_auxiliaries(self, parts: Partition) -> Partition:
         """The partition with an auxiliary network at every stage whose loss the method wants there."""
@@ -228,46 +240,6 @@ class Job:
             share=method.auxiliary_share,
             seeds=lambda stage: derive(self.seed, "auxiliary", stage),
         )
-
-    def _contract(self, micro_batches: int) -> str:
-        """What both ends of a session must agree on beside the model and its cut, as JSON.
-
-        Of a schedule file only the name counts: it lies in another folder on every machine, and the server's is sent.
-        """
-        epochs = None if self.local_steps else self.local_epochs or 1
-        codecs = [
-            each.name if each else None for each in (self.codec.activation, self.codec.gradient, self.codec.update)
-        ]
-        agreed = {
-            "method": [self._method.name, micro_batches, _schedule_name(self._method), *_rules(self._method)],
-            "optimizer": repr(self.optimizer) if isinstance(self.optimizer, OptimizerSpec) else "custom",
-            "training": [self.batch_size, epochs, self.local_steps, self.shuffle, self.drop_last],
-            "optimizer_state": self.optimizer_state,
-            "loss": getattr(self.loss, "__name__", type(self.loss).__name__),
-            "codec": codecs,
-            "seed": self.seed,
-        }
-        return json.dumps(agreed)
-
-
-def _schedule_name(method: Method) -> str:
-    schedule = method.schedule
-    return schedule.name if isinstance(schedule, Path) else getattr(schedule, "__name__", str(schedule))
-
-
-def _rules(method: Method) -> list[Any]:
-    """What a method says beside its name and schedule, as plain values."""
-    apart = ("name", "schedule", "micro_batches", "auxiliary", "front_trained_by", "source")
-    rules = [getattr(method, each.name) for each in fields(method) if each.name not in apart]
-    auxiliary = method.auxiliary
-    return [*rules, auxiliary if isinstance(auxiliary, str) else getattr(auxiliary, "__name__", "custom")]
-
-
-def _strategy_name(job: Job) -> str:
-    method, strategy = job._method, job.strategy
-    if not method.takes_strategy:
-        return "none: weights are handed on" if method.in_turn else "none: nothing is averaged"
-    return "FedAvg" if strategy is None else type(strategy).__name__
 
 
 def method_named(name: str) -> Method:

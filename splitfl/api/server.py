@@ -135,7 +135,7 @@ def _result(job: Job, blueprint: Blueprint, trained: Trained, *, title: str | No
         title=title or blueprint.method.name,
         method=blueprint.method.name,
         clients=trained.names,
-        settings=job.settings(blueprint),
+        settings=job.facts(blueprint),
         rounds=tuple(trained.rounds),
         measured=trained.measured,
         predicted=trained.predicted,

@@ -47,6 +47,8 @@ def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
     clients = settings.data.clients
     return Job(
         model=lambda: call(settings, settings.model.build, settings.model.args),
+        teacher=_teacher(settings),
+        teacher_cut=settings.model.teacher_cut,
         example_input=example[0] if isinstance(example, tuple) and len(example) == 1 else example,
         method=method_from(settings),
         loss=loss_from(settings),
@@ -64,6 +66,14 @@ def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
         device=training.device,
         seed=training.seed,
     )
+
+
+def _teacher(settings: JobSettings) -> Callable[[], Any] | None:
+    """What makes the teacher, where the method learns from one; others of the same file do without."""
+    reference = settings.model.teacher
+    if reference is None or not settings.method.method().distils:
+        return None
+    return lambda: call(settings, reference, settings.model.teacher_args)
 
 
 def call(settings: JobSettings, reference: str, arguments: dict[str, Any]) -> Any:

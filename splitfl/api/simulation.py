@@ -62,7 +62,7 @@ def simulate(
         title=title or blueprint.method.name,
         method=blueprint.method.name,
         clients=tuple(datasets),
-        settings=job.settings(blueprint),
+        settings=job.facts(blueprint),
         rounds=tuple(trained.rounds),
         predicted=trained.predicted,
     )

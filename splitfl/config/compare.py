@@ -7,21 +7,23 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ConfigDict, model_validator
 
 from splitfl.config.section import Positive, Section, Text
-from splitfl.config.sections import CodecSettings, MethodSettings
+from splitfl.config.sections import CodecSettings, MethodSettings, OptimizerSettings
 
 
 class RunSettings(Section):
-    """One run: a method with options of its own, and a codec where it is not the job's.
+    """One run: a method with options of its own, and a codec or an optimizer where they are not the job's.
 
-    method  a name of `splitfl.methods.METHODS`; what else the table holds are that method's options
-    codec   as the section [codec], in place of it
-    title   what the table calls the run; the method unless given
+    method     a name of `splitfl.methods.METHODS`; what else the table holds are that method's options
+    codec      as the section [codec], in place of it
+    optimizer  as [training] optimizer, in place of it
+    title      what the table calls the run; the method unless given
     """
 
     model_config = ConfigDict(extra="allow")
 
     method: Text
     codec: CodecSettings | None = None
+    optimizer: OptimizerSettings | None = None
     title: Text | None = None
 
     @model_validator(mode="after")

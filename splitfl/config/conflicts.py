@@ -46,6 +46,8 @@ def _method(settings: JobSettings) -> Iterator[str]:
             f"[method] micro_batches = {wanted}: more than the samples of a mini-batch; expected 1 to {batch}, "
             f"since [training] batch_size = {batch}"
         )
+    if method.distils and model.teacher is None:
+        yield f'[model] teacher is missing: method {method.name} learns from one; name a function "file.py:function"'
     if not method.takes_strategy and settings.strategy is not None:
         why = "clients hand their weights on and " if method.in_turn else ""
         yield (

@@ -83,6 +83,9 @@ class ModelSettings(Section):
                    the data set gives the example
     example_dtype  dtype of each input; one for all, or one per input
     cut            "auto", a place as `splitfl cuts` lists them, or a list of places
+    teacher        reference to a function that makes the trained model that methods such as pipe-bd learn from
+    teacher_args   keyword arguments of that function
+    teacher_cut    where it is cut, as `cut`; at the same places unless given
     """
 
     build: Reference
@@ -90,6 +93,9 @@ class ModelSettings(Section):
     example_shape: Annotated[tuple[tuple[int, ...], ...] | None, BeforeValidator(_shapes)] = None
     example_dtype: Annotated[tuple[str, ...], BeforeValidator(_dtypes)] = ("float32",)
     cut: Names = "auto"
+    teacher: Reference | None = None
+    teacher_args: dict[str, Any] = Field(default_factory=dict)
+    teacher_cut: Names | None = None
 
     @property
     def cuts(self) -> tuple[str, ...]:

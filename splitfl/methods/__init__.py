@@ -11,6 +11,7 @@ from splitfl.methods.end_to_end import u_shaped as u_shaped
 from splitfl.methods.local_losses import block_local as block_local
 from splitfl.methods.local_losses import cse_fsl as cse_fsl
 from splitfl.methods.local_losses import local_loss as local_loss
+from splitfl.methods.local_losses import pipe_bd as pipe_bd
 from splitfl.methods.method import AuxiliarySource as AuxiliarySource
 from splitfl.methods.method import Method as Method
 from splitfl.methods.method import ScheduleSource as ScheduleSource
@@ -29,6 +30,7 @@ METHODS = Registry(
         "local-loss": local_loss,
         "cse-fsl": cse_fsl,
         "block-local": block_local,
+        "pipe-bd": pipe_bd,
     }
 )
 """The built-in methods, and those of installed packages."""

@@ -58,6 +58,31 @@ def cse_fsl(
     )
 
 
+def pipe_bd(
+    *,
+    front_blocks: int = 1,
+    shared_tail: bool = True,
+    micro_batches: int | Literal["auto"] = 1,
+    schedule: ScheduleSource = "decoupled",
+) -> Method:
+    """Pipe-BD: blockwise distillation of the job's teacher; the teacher's activations are relayed (arXiv 2301.12443).
+
+    A block is a stage; `front_blocks` of them are on the client. Each teacher block runs once for a mini-batch, each
+    student block is trained on its own distance from it as soon as that is known.
+    """
+    return Method(
+        name="pipe-bd",
+        schedule=schedule,
+        micro_batches=micro_batches,
+        front_stages=front_blocks,
+        shared_tail=shared_tail,
+        local_losses="every stage",
+        distils=True,
+        front_trained_by="distillation",
+        source="arXiv 2301.12443",
+    )
+
+
 def block_local(
     *,
     auxiliary: AuxiliarySource = "mlp",

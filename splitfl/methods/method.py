@@ -40,6 +40,7 @@ class Method:
     auxiliary      the auxiliary networks that those losses need
     auxiliary_share  parameters of an automatic auxiliary network, as a share of those of the stages that it trains
     upload_every   activations go to the tail in every so manieth mini-batch; in the others only the front trains
+    distils        each stage has a block of a teacher too, and its loss is the distance from it; there are no labels
     front_trained_by, source  for the table: whose gradient trains the front, and the paper
 
     Raises ValueError, naming the field, where the parts contradict each other.
@@ -60,6 +61,7 @@ class Method:
     auxiliary: AuxiliarySource = "mlp"
     auxiliary_share: float = 0.1
     upload_every: int = 1
+    distils: bool = False
     front_trained_by: str = "server's gradient"
     source: str = ""
 

@@ -4,6 +4,9 @@ from splitfl.model.auxiliary import with_auxiliaries as with_auxiliaries
 from splitfl.model.crossing import Port as Port
 from splitfl.model.cuts import CutInfo as CutInfo
 from splitfl.model.cuts import possible_cuts as possible_cuts
+from splitfl.model.distillation import distance as distance
+from splitfl.model.distillation import evaluated as evaluated
+from splitfl.model.distillation import with_teacher as with_teacher
 from splitfl.model.errors import CutError as CutError
 from splitfl.model.errors import LossError as LossError
 from splitfl.model.errors import ShapeError as ShapeError

@@ -79,7 +79,8 @@ class Blueprint:
     """What an end of a session needs to know of the job.
 
     `minimum` is the smallest micro-batch that the model takes (2 with BatchNorm). `model` is the unsplit module, for
-    evaluation and for the initial weights.
+    evaluation and for the initial weights. `distillation`: the loss of (student's, teacher's) output at every stage, in
+    place of `loss`.
     """
 
     model: nn.Module
@@ -96,6 +97,7 @@ class Blueprint:
     seed: int
     device: str = "cpu"
     contract: str = "{}"
+    distillation: Loss | None = None
 
     @property
     def stages(self) -> int:
@@ -124,14 +126,15 @@ class Blueprint:
         return Replica(
             self.partition.stages[stage],
             self.optimizer,
-            loss=self.loss if stage in topology.losses else None,
+            loss=(self.distillation or self.loss) if stage in topology.losses else None,
             device=self.device,
             passes_gradients=stage - 1 not in topology.losses,
         )
 
     def carries_target(self, stage: int, topology: Topology) -> bool:
         """Whether the labels travel with the output of `stage`: a loss further on has no data of its own."""
-        return any(loss > stage and topology.placement[loss] != CLIENT for loss in topology.losses)
+        away = any(loss > stage and topology.placement[loss] != CLIENT for loss in topology.losses)
+        return away and self.distillation is None
 
     def stage_state(self, state: dict[str, torch.Tensor], stage: int) -> dict[str, torch.Tensor]:
         """The part of a whole model's state that belongs to `stage`."""

@@ -49,6 +49,15 @@ def test_seeds_differ_and_are_those_of_single_runs(comparing):
     assert line.histories[0].rounds[0].train_loss != line.histories[1].rounds[0].train_loss
 
 
+def test_a_run_has_an_optimizer_of_its_own(comparing):
+    path = comparing(
+        'seeds = 1\nruns = ["fedavg", { method = "fedavg", title = "adam", optimizer = { name = "adam", lr = 0.01 } }]'
+    )
+    found = [line.histories[0].settings["optimizer"] for line in compare(load_job(path), rounds=1)]
+    assert found[0] == found[1] != found[2]
+    assert "adam" in found[2].lower()
+
+
 def test_a_seed_that_fails_is_told_and_the_others_stay(comparing):
     path = comparing('seeds = 2\nruns = ["splitfed-v2", "fedavg"]\ncentral = false')
     path.write_text(path.read_text().replace("lr = 0.1", "lr = 1e30"), encoding="utf-8")

@@ -17,6 +17,7 @@ TABLE = {
     "parallel-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "local-loss": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "cse-fsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "pipe-bd": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "block-local": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
 }
 
