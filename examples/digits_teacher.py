@@ -1,6 +1,7 @@
 """A teacher for `digits_model.py`: deeper blocks, the same shapes at the cuts "pool1" and "hidden".
 
-It learns from all the data. In earnest a teacher comes with its weights; this one is small enough to be trained whenever it is asked for.
+It learns from all the data. In earnest a teacher comes with its weights; this one is small enough to be trained
+whenever it is asked for.
 """
 
 import torch
