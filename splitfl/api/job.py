@@ -181,13 +181,19 @@ class Job:
         parts = partition(model, self.example_input, cuts)
         teacher = evaluated(self._make(self.teacher, "teacher")) if self._method.distils else None
         parts = self._with_auxiliaries(parts) if teacher is None else self._with_teacher(parts, teacher)
+        minimum = minimum_micro_batch(model)
+        if self._method.global_sampling and minimum > 1:
+            raise JobError(
+                f"method = {self._method.name!r} draws mini-batches of any size, this model takes {minimum} samples or "
+                "more: use GroupNorm or LayerNorm instead of BatchNorm"
+            )
         kind = find_reduction(self.loss, model, parts) if self.reduction == "auto" else self.reduction
         return Blueprint(
             model=model,
             partition=parts,
             method=self._method,
             micro_batches=micro_batches,
-            minimum=minimum_micro_batch(model),
+            minimum=minimum,
             loss=self.loss,
             reduction=kind,
             optimizer=self.optimizer,

@@ -7,6 +7,7 @@ from splitfl.data.builtin import NAMES as NAMES
 from splitfl.data.builtin import Datasets as Datasets
 from splitfl.data.builtin import load as load
 from splitfl.data.error import DataError as DataError
+from splitfl.data.sampling import global_plan as global_plan
 from splitfl.data.splits import by_user as by_user
 from splitfl.data.splits import dirichlet as dirichlet
 from splitfl.data.splits import iid as iid

@@ -1,6 +1,7 @@
 """The methods, each a short declaration; `METHODS` maps their names to the functions that make them."""
 
 from splitfl.methods.end_to_end import fedavg as fedavg
+from splitfl.methods.end_to_end import gpsl as gpsl
 from splitfl.methods.end_to_end import parallel_sl as parallel_sl
 from splitfl.methods.end_to_end import pipar as pipar
 from splitfl.methods.end_to_end import sl as sl
@@ -27,6 +28,7 @@ METHODS = Registry(
         "pipar": pipar,
         "u-shaped": u_shaped,
         "parallel-sl": parallel_sl,
+        "gpsl": gpsl,
         "local-loss": local_loss,
         "cse-fsl": cse_fsl,
         "block-local": block_local,

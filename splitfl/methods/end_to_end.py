@@ -72,6 +72,27 @@ def u_shaped(
     )
 
 
+def gpsl(
+    *, global_batch: int | None = None, average_front: bool = True, schedule: ScheduleSource = "sequential"
+) -> Method:
+    """Parallel split learning with global sampling: each mini-batch is a draw of the data of all clients together.
+
+    The server draws how many of its `global_batch` samples (the job's batch size times the clients unless given) are
+    of which client; which ones they are, each client draws itself. So a mini-batch is as even as the data of all, and
+    its size does not grow with the clients (arXiv 2407.15738, section III).
+    """
+    return Method(
+        name="gpsl",
+        schedule=schedule,
+        shared_tail=True,
+        joint_step=True,
+        global_sampling=True,
+        global_batch=global_batch,
+        average_front=average_front,
+        source="arXiv 2407.15738",
+    )
+
+
 def parallel_sl(*, average_front: bool = True, schedule: ScheduleSource = "sequential") -> Method:
     """Parallel split learning: one step of the shared tail on the mini-batches of all clients, taken together.
 

@@ -33,6 +33,8 @@ class Method:
     head_on_client the last stage returns to the client, where the labels are (U-shaped)
     shared_tail    one server-side replica for all clients (False: one per client)
     joint_step     the shared tail takes one step for the mini-batches of all clients, not one after each client
+    global_sampling  mini-batches are drawn from the data of all clients together, however many of each there are
+    global_batch   samples in such a mini-batch; None: the job's batch size times the number of clients
     average_front  the client-side partitions are averaged when the round ends
     average_tail   the server-side replicas are averaged when the round ends
     in_turn        clients train one after the other and hand the client-side weights on
@@ -54,6 +56,8 @@ class Method:
     head_on_client: bool = False
     shared_tail: bool = False
     joint_step: bool = False
+    global_sampling: bool = False
+    global_batch: int | None = None
     average_front: bool = True
     average_tail: bool = True
     in_turn: bool = False
@@ -72,6 +76,8 @@ class Method:
         own_loss = self.upload_every == 1 or self.local_losses != "none"
         self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
         self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")
+        self._require(self.joint_step or not self.global_sampling, "global_sampling", "False without a joint step")
+        self._require(self.global_batch is None or self.global_batch >= 1, "global_batch", "1 or more")
 
     def _require(self, holds: bool, name: str, wanted: str) -> None:
         if not holds:

@@ -75,6 +75,9 @@ class ClientTurn:
             actor.hold(self._whole.without_aggregation(), {}, fresh=False)
         batches = self._batches(begin)
         for index, step in enumerate(begin.plan[begin.first :], begin.first):
+            if not step.samples:  # others have this mini-batch to themselves
+                self._complete(index + 1)
+                continue
             topology = step_topology(self._blueprint, {self.client: step.samples}, index)
             batch = await actor.pool.run(Op.FORWARD, batches.__getitem__, index)
             feed = self._feed(batch, sizes(step.samples, len(topology.micro(self.client))))

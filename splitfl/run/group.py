@@ -24,7 +24,7 @@ from splitfl.run.expectation import verify
 from splitfl.run.failure import PeerError, blame, within
 from splitfl.run.roster import Member, Roster
 from splitfl.run.snapshots import KEPT, Snapshots
-from splitfl.run.turn_plan import GroupPlan, personal_stages, wanted
+from splitfl.run.turn_plan import GroupPlan, client_steps, personal_stages, wanted
 from splitfl.schedule.instruction import Kind, Op, Value
 from splitfl.schedule.text import program_text
 from splitfl.transport.base import Channel, ChannelClosed, DeadlineExceeded
@@ -200,10 +200,9 @@ class Group:
         actor = f"c{client}"
         programs: dict[str, int] = {}
         steps = []
-        for step in self.plan.steps:
-            if client in step.samples:
-                text = program_text(step.schedule[actor])
-                steps.append(Step(programs.setdefault(text, len(programs)), step.samples[client]))
+        for step, samples in zip(self.plan.steps, client_steps(self.plan, client), strict=False):
+            text = program_text(step.schedule.get(actor, ()))
+            steps.append(Step(programs.setdefault(text, len(programs)), samples))
         return Begin(
             round=self._turn,
             seed=self._seed,

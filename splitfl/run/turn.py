@@ -23,7 +23,7 @@ from splitfl.run.roster import Roster
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.stragglers import Stragglers
-from splitfl.run.turn_plan import GroupPlan, plan_group
+from splitfl.run.turn_plan import GroupPlan, client_steps, plan_group
 from splitfl.schedule.instruction import Instruction, Op, Program, Value
 from splitfl.transport.base import DeadlineExceeded
 from splitfl.transport.messages import Report
@@ -98,6 +98,8 @@ class Turns:
         """Why a client takes no part though it is there, or None."""
         training, least = self._blueprint.training, self._blueprint.minimum
         samples = self._roster.members[client].samples
+        if self._blueprint.method.global_sampling and samples:
+            return None  # its few samples are drawn with those of the others
         if training.batches(samples, least):
             return None
         full = f"no full mini-batch of {training.batch_size} (drop_last)" if training.drop_last else f"expected {least}"
@@ -111,7 +113,7 @@ class Turns:
         outcome = TurnOutcome()
         samples = {client: self._roster.members[client].samples for client in sorted(averages)}
         parts = [samples] if self._together(averages) else [{c: n} for c, n in samples.items()]
-        outcome.plans = [self._plan(part) for part in parts]
+        outcome.plans = [self._plan(part, derive(self._blueprint.seed, "sizes", round_number)) for part in parts]
         self._actor.clear()
         groups = [self._make(plan, round_number, averages) for plan in outcome.plans]
         await self._run(groups, outcome)
@@ -183,14 +185,16 @@ class Turns:
         spans: list[Span] = []
         for group in groups:
             for client, report in group.reports.items():
-                step = traced_step(sum(client in step.samples for step in group.plan.steps))
+                step = traced_step(len(client_steps(group.plan, client)))
                 events = self._actor.recorder.step(step, since=group.begun[client], client=client)
                 here = [Span(at.actor, str(at.instruction), at.start, at.end, at.nbytes) for at in events]
                 spans += from_zero([*here, *(Span(f"c{client}", *at) for at in report.trace)])
         return sorted(spans, key=lambda span: span.start)
 
-    def _plan(self, clients: Mapping[int, int]) -> GroupPlan:
-        """The plan for these clients and samples; it is the same every round, so it is made once."""
+    def _plan(self, clients: Mapping[int, int], draw: int) -> GroupPlan:
+        """The plan for these clients and samples; where it is the same every round, it is made once."""
+        if self._blueprint.method.global_sampling:
+            return plan_group(self._blueprint, clients, draw=draw)
         key = tuple(sorted(clients.items()))
         if key not in self._plans:
             if len(self._plans) >= PLANS:

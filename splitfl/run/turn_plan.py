@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from splitfl.data import global_plan
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import traced_step
 from splitfl.schedule.aggregation import closing, opening
@@ -33,24 +34,48 @@ class GroupPlan:
     closing: Schedule
 
 
-def plan_group(blueprint: Blueprint, clients: Mapping[int, int]) -> GroupPlan:
-    """The plan for `clients` (id -> local samples) in one turn.
+def plan_group(blueprint: Blueprint, clients: Mapping[int, int], *, draw: int = 0) -> GroupPlan:
+    """The plan for `clients` (id -> local samples) in one turn; `draw` decides what of it is random.
 
-    Client c takes its t-th step while it has a t-th mini-batch. A mini-batch smaller than the job's number of
-    micro-batches is cut in as many as it can be. Raises ScheduleError where the method's schedule does not fit.
+    A mini-batch smaller than the job's number of micro-batches is cut in as many as it can be. Raises ScheduleError
+    where the method's schedule does not fit.
     """
-    sizes = {c: blueprint.training.batches(samples, blueprint.minimum) for c, samples in clients.items()}
     whole = blueprint.topology(tuple(sorted(clients)))
     generate = blueprint.method.generator()
     built: dict[Topology, Schedule] = {}
     steps = []
-    for step in range(max(map(len, sizes.values()))):
-        samples = {c: counts[step] for c, counts in sorted(sizes.items()) if step < len(counts)}
+    for step, samples in enumerate(_mini_batches(blueprint, clients, draw)):
         topology = step_topology(blueprint, samples, step)
         if topology not in built:
             built[topology] = build(generate, topology)
         steps.append(StepPlan(topology, built[topology], samples))
     return GroupPlan(whole, opening(whole), tuple(steps), closing(whole))
+
+
+def _mini_batches(blueprint: Blueprint, clients: Mapping[int, int], draw: int) -> Iterable[Mapping[int, int]]:
+    """Samples of each client in every mini-batch: client c is in the t-th while it has a t-th, or as it is drawn."""
+    training, method = blueprint.training, blueprint.method
+    if method.global_sampling:
+        batch = method.global_batch or training.batch_size * len(clients)
+        return global_plan(
+            clients,
+            batch=batch,
+            epochs=training.epochs or 1,
+            steps=training.steps,
+            drop_last=training.drop_last,
+            seed=draw,
+        )
+    sizes = {c: training.batches(samples, blueprint.minimum) for c, samples in sorted(clients.items())}
+    steps = range(max(map(len, sizes.values())))
+    return [{c: counts[step] for c, counts in sizes.items() if step < len(counts)} for step in steps]
+
+
+def client_steps(plan: GroupPlan, client: int) -> list[int]:
+    """Samples of `client` in every mini-batch up to the last one that it is in; 0 where it sits one out."""
+    counts = [step.samples.get(client, 0) for step in plan.steps]
+    while counts and not counts[-1]:
+        counts.pop()
+    return counts
 
 
 def step_topology(blueprint: Blueprint, samples: Mapping[int, int], step: int) -> Topology:

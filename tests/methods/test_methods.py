@@ -15,6 +15,7 @@ TABLE = {
     "pipar": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "u-shaped": ((CLIENT, "server", CLIENT), set(), {0, 1, 2}, False, False),
     "parallel-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "gpsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "local-loss": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "cse-fsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "pipe-bd": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),

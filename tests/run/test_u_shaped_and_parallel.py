@@ -11,6 +11,7 @@ from torch import nn
 import splitfl
 from splitfl.codecs import frame
 from splitfl.data.batches import Batches, plan
+from splitfl.data.sampling import global_plan
 from splitfl.run.seeds import derive
 from splitfl.run.target import is_target
 
@@ -70,9 +71,11 @@ def test_a_u_shape_needs_two_cuts(bench):
         bench.job(bench.Mlp, "fc1", "u-shaped")
 
 
-@pytest.mark.parametrize("average_front", [True, False])
-def test_parallel_sl_takes_one_step_on_all_samples_together(bench, clients, average_front):
-    made = bench.job(bench.Mlp, "fc1", splitfl.methods.parallel_sl(average_front=average_front))
+def by_hand(made, clients, *, average_front, sizes_of):
+    """Fronts and tail after training in plain PyTorch: one step of the tail for the mini-batches of all clients.
+
+    `sizes_of(round)` are each client's mini-batches; a client sits out where it has 0 samples.
+    """
     whole = made.build_model()
     front, tail = whole.fc1, nn.ModuleList([whole.fc2, whole.fc3])
     fronts = [copy.deepcopy(front) for _ in clients]
@@ -80,12 +83,13 @@ def test_parallel_sl_takes_one_step_on_all_samples_together(bench, clients, aver
     for number in range(1, ROUNDS + 1):
         steppers, shared = [made.optimizer(each.parameters()) for each in fronts], made.optimizer(tail.parameters())
         seeds = [derive(derive(made.seed, "round", number), "data", client) for client in range(len(clients))]
+        sizes = sizes_of(number)
         batches = [
-            Batches(each, sizes=plan(len(each), batch_size=made.batch_size), seed=seed, shuffle=True)
-            for each, seed in zip(clients, seeds, strict=True)
+            Batches(each, sizes=tuple(own), seed=seed, shuffle=True)
+            for each, own, seed in zip(clients, sizes, seeds, strict=True)
         ]
-        for step in range(max(map(len, batches))):
-            taking = [client for client, own in enumerate(batches) if step < len(own)]
+        for step in range(max(map(len, sizes))):
+            taking = [client for client, own in enumerate(sizes) if step < len(own) and own[step]]
             outputs, targets = [], []
             for client in taking:
                 x, target = batches[client][step]
@@ -101,6 +105,22 @@ def test_parallel_sl_takes_one_step_on_all_samples_together(bench, clients, aver
             mean = {name: sum(s[name] * w for s, w in zip(states, shares, strict=True)) for name in states[0]}
             for each in fronts:
                 each.load_state_dict(mean)
+    return fronts, tail
+
+
+@pytest.mark.parametrize("average_front", [True, False])
+@pytest.mark.parametrize("name", ["parallel-sl", "gpsl"])
+def test_one_step_on_all_samples_together(bench, clients, name, average_front):
+    options = {"global_batch": 7} if name == "gpsl" else {}
+    made = bench.job(bench.Mlp, "fc1", splitfl.methods.METHODS[name](average_front=average_front, **options))
+
+    def sizes_of(number):
+        if name == "parallel-sl":
+            return [plan(len(each), batch_size=made.batch_size) for each in clients]
+        counts = global_plan(dict(enumerate(SAMPLES)), batch=7, seed=derive(made.seed, "sizes", number))
+        return [[step.get(client, 0) for step in counts] for client in range(len(clients))]
+
+    fronts, tail = by_hand(made, clients, average_front=average_front, sizes_of=sizes_of)
     result = splitfl.simulate(made, clients=clients, rounds=ROUNDS)
     for client, name in enumerate(result.history.clients):
         state = result.state if average_front else result.states[name]
@@ -110,3 +130,8 @@ def test_parallel_sl_takes_one_step_on_all_samples_together(bench, clients, aver
     named = {f"c{client}": each for client, each in enumerate(clients)}
     trained, _ = bench.run(bench.over_grpc(made.blueprint(), named, rounds=ROUNDS))
     assert bench.difference(trained.model, result.state) == 0
+
+
+def test_global_sampling_takes_a_model_that_a_single_sample_is_enough_for(bench):
+    with pytest.raises(splitfl.JobError, match=r"gpsl' draws mini-batches of any size, this model takes 2 samples"):
+        bench.job(lambda: nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)), "0", "gpsl").blueprint()
