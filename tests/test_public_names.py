@@ -14,7 +14,7 @@ NAMES = {
 
 METHOD_NAMES = {
     "METHODS", "AuxiliarySource", "Method", "Registry", "ScheduleSource", "block_local", "cse_fsl", "fedavg",
-    "local_loss", "parallel_sl", "pipar", "pipe_bd", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3", "u_shaped",
+    "gpsl", "local_loss", "parallel_sl", "pipar", "pipe_bd", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3", "u_shaped",
 }  # fmt: skip
 
 
