@@ -26,8 +26,8 @@ FLAGS = {
     "certificates": {"--help", "--host", "--client", "--json"},
     "tokens": {"--help", "--client", "--observer", "--json"},
     "methods": {"--help", "--json"},
-    "show": {"--help", "--clients", "--micro-batches", "--stages", "--steps", "--step-only", "--gantt"},
-    "check": {"--help", "--method", "--clients", "--micro-batches", "--stages"},
+    "show": {"--help", "--clients", "--micro-batches", "--stages", "--steps", "--step-only", "--phase", "--gantt"},
+    "check": {"--help", "--method", "--clients", "--micro-batches", "--stages", "--phase"},
     "cuts": {"--help", "--samples", "--json"},
     "doctor": {"--help", "--json"},
 }  # fmt: skip

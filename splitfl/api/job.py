@@ -182,6 +182,8 @@ class Job:
         teacher = evaluated(self._make(self.teacher, "teacher")) if self._method.distils else None
         parts = self._with_auxiliaries(parts) if teacher is None else self._with_teacher(parts, teacher)
         minimum = minimum_micro_batch(model)
+        if self._method.server_trains_alone or self._method.align_every:
+            self._require_samples_at_cut(parts)
         if self._method.global_sampling and minimum > 1:
             raise JobError(
                 f"method = {self._method.name!r} draws mini-batches of any size, this model takes {minimum} samples or "
@@ -230,6 +232,15 @@ class Job:
             return self.cuts(), micro_batches
         return choose_settings(self.question(model, fleet))
 
+    def _require_samples_at_cut(self, parts: Partition) -> None:
+        """Raise JobError where something without samples crosses the cut: activations of many batches are joined."""
+        for port in parts.stages[self._method.front_stages - 1].outputs:
+            if not port.batched:
+                raise JobError(
+                    f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, has no batch dimension, "
+                    "and the server joins the activations of many mini-batches: choose another cut"
+                )
+
     def _with_teacher(self, parts: Partition, teacher: nn.Module) -> Partition:
         """The partition with a block of the teacher at every stage."""
         cuts = parts.cuts if self.teacher_cut is None else self.teacher_cut
@@ -245,6 +256,7 @@ class Job:
             build=method.auxiliary,
             share=method.auxiliary_share,
             seeds=lambda stage: derive(self.seed, "auxiliary", stage),
+            frozen=method.align_every > 0,
         )
 
 

@@ -15,7 +15,7 @@ from splitfl.run.evaluation import Evaluate
 from splitfl.run.federation import Options
 from splitfl.run.in_process import run_in_process
 from splitfl.run.record import History, RoundRecord
-from splitfl.run.virtual import Fleet, predictor
+from splitfl.run.virtual import Fleet, predictor, server_alone
 
 SLOTS = 4
 """Compute slots of the simulated server."""
@@ -53,6 +53,7 @@ def simulate(
         strategy=job.flower_strategy(len(datasets)),
         evaluate=Evaluate(blueprint, test) if test is not None else None,
         predict=predictor(blueprint, fleet, slots=SLOTS),
+        alone=server_alone(blueprint, fleet),
         virtual=True,
         on_round=on_round,
         checkpoint=checkpoint,

@@ -13,7 +13,7 @@ from splitfl.cli import console
 from splitfl.cli.options import Json
 from splitfl.config import load_job
 from splitfl.errors import SplitflError
-from splitfl.methods import METHODS, Method
+from splitfl.methods import METHODS, Method, Phase
 from splitfl.run.turn_plan import plan_group
 from splitfl.schedule import GENERATORS, Topology, build, check, gantt, parse, text
 
@@ -21,6 +21,10 @@ Clients = Annotated[int, typer.Option("--clients", min=1, help="Number of client
 MicroBatches = Annotated[int | None, typer.Option("--micro-batches", min=1, help="Micro-batches per mini-batch.")]
 Stages = Annotated[
     int | None, typer.Option("--stages", min=1, help="Number of stages; as few as the method can have unless given.")
+]
+
+PhaseName = Annotated[
+    str | None, typer.Option("--phase", help="train, front or upload; that of the first round unless given.")
 ]
 
 
@@ -50,14 +54,16 @@ def show(
     stages: Stages = None,
     steps: Annotated[int, typer.Option("--steps", min=1, help="Mini-batches in the round.")] = 1,
     step_only: Annotated[bool, typer.Option("--step-only", help="The mini-batch without loads and averages.")] = False,
+    phase: PhaseName = None,
     grid: Annotated[bool, typer.Option("--gantt", help="Draw it as a grid too.")] = False,
 ) -> None:
     """Print the schedule of a round; the text can be saved as a .sched file, edited, checked and run."""
     method = named(name)
-    topology = _topology(method, clients, micro_batches, stages, steps)
+    chosen = _phase(method, phase)
+    topology = _topology(method, clients, micro_batches, stages, steps, chosen)
     if step_only:
         topology = topology.without_aggregation()
-    schedule = build(method.generator(), topology)
+    schedule = build(method.generator(chosen), topology)
     console.say(text(schedule).rstrip())
     if grid:
         console.say("\n" + gantt(check(schedule, topology)).rstrip())
@@ -69,11 +75,12 @@ def check_command(
     clients: Clients = 2,
     micro_batches: MicroBatches = None,
     stages: Stages = None,
+    phase: PhaseName = None,
 ) -> None:
     """Prove a schedule file, or a whole job: model, cut, shapes, loss and schedule."""
     if path.suffix == ".sched":
         made = method_named(method)
-        topology = _topology(made, clients, micro_batches, stages, 1)
+        topology = _topology(made, clients, micro_batches, stages, 1, _phase(made, phase))
         written = parse(path.read_text(encoding="utf-8"))
         whole = any(str(at.op) == "A" for program in written.values() for at in program)
         if not whole:
@@ -104,11 +111,28 @@ def named(name: str) -> Method:
     raise SplitflError(f"{name!r} is no method and no generator: expected one of {known}, or the path of a .sched file")
 
 
+def _phase(method: Method, name: str | None) -> Phase:
+    """The phase of that name, or that of the method's first round. SplitflError for one in which no client is asked."""
+    if name is None:
+        return method.phase(1, 2)
+    known = [each.value for each in Phase if each is not Phase.SERVER]
+    if name not in known:
+        raise SplitflError(f"--phase {name}: expected one of {', '.join(known)}")
+    return Phase(name)
+
+
 def _lowered(written: object) -> bool:
     return any(at.kind is not None for program in written.values() for at in program)  # type: ignore[attr-defined]
 
 
-def _topology(method: Method, clients: int, micro_batches: int | None, stages: int | None, steps: int) -> Topology:
+def _topology(
+    method: Method,
+    clients: int,
+    micro_batches: int | None,
+    stages: int | None,
+    steps: int,
+    phase: Phase = Phase.TRAIN,
+) -> Topology:
     if stages is not None and method.split and stages < method.least_stages:
         raise SplitflError(f"--stages {stages}: method {method.name} has {method.least_stages} stages or more")
     count = micro_batches or (method.micro_batches if method.micro_batches != "auto" else 4)
@@ -117,6 +141,7 @@ def _topology(method: Method, clients: int, micro_batches: int | None, stages: i
         stages=(stages or method.least_stages) if method.split else 1,
         micro_batches=count,
         steps=steps,
+        phase=phase,
     )
 
 
@@ -126,17 +151,23 @@ def _row(method: Method) -> dict[str, str]:
     averaged = [part for part, is_ in ((front, method.average_front), (tail, method.average_tail)) if is_]
     if not method.split:
         averaged = ["whole model"]
+    elif not method.trains_front:
+        averaged = ["-"]
     elif method.shared_tail:
         averaged = ["handed on"] if method.in_turn else ["front"]
     return {
         "method": method.name,
         "placement": _placement(method),
-        "schedule": str(method.schedule) + (", in turn" if method.in_turn else ""),
+        "schedule": _schedule(method) + (", in turn" if method.in_turn else ""),
         "front trained by": method.front_trained_by,
         "tail": "-" if not method.split else "shared" if method.shared_tail else "replica",
         "averaged": ", ".join(averaged),
         "source": method.source,
     }
+
+
+def _schedule(method: Method) -> str:
+    return str(method.schedule) if method.trains_front else "transfer"
 
 
 def _placement(method: Method) -> str:

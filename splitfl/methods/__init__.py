@@ -9,12 +9,16 @@ from splitfl.methods.end_to_end import splitfed_v1 as splitfed_v1
 from splitfl.methods.end_to_end import splitfed_v2 as splitfed_v2
 from splitfl.methods.end_to_end import splitfed_v3 as splitfed_v3
 from splitfl.methods.end_to_end import u_shaped as u_shaped
+from splitfl.methods.local_losses import ampere as ampere
 from splitfl.methods.local_losses import block_local as block_local
 from splitfl.methods.local_losses import cse_fsl as cse_fsl
+from splitfl.methods.local_losses import ecofed as ecofed
+from splitfl.methods.local_losses import fsl_sage as fsl_sage
 from splitfl.methods.local_losses import local_loss as local_loss
 from splitfl.methods.local_losses import pipe_bd as pipe_bd
 from splitfl.methods.method import AuxiliarySource as AuxiliarySource
 from splitfl.methods.method import Method as Method
+from splitfl.methods.method import Phase as Phase
 from splitfl.methods.method import ScheduleSource as ScheduleSource
 from splitfl.methods.registry import Registry
 
@@ -31,8 +35,11 @@ METHODS = Registry(
         "gpsl": gpsl,
         "local-loss": local_loss,
         "cse-fsl": cse_fsl,
+        "fsl-sage": fsl_sage,
+        "ampere": ampere,
         "block-local": block_local,
         "pipe-bd": pipe_bd,
+        "ecofed": ecofed,
     }
 )
 """The built-in methods, and those of installed packages."""

@@ -58,6 +58,81 @@ def cse_fsl(
     )
 
 
+def fsl_sage(
+    *,
+    every: int = 5,
+    align_every: int = 1,
+    align_epochs: int = 1,
+    auxiliary: AuxiliarySource = "mlp",
+    auxiliary_share: float = 0.1,
+    schedule: ScheduleSource = "decoupled",
+) -> Method:
+    """FSL-SAGE: the auxiliary network stands for the tail, whose gradients the server fits it to.
+
+    As in CSE-FSL activations go up in every `every`-th mini-batch, and no gradient comes down. Clients train the front
+    alone; after every `align_every`-th round the server takes `align_epochs` passes over the round's activations to
+    fit the network to the tail's gradients of them (arXiv 2505.23182, algorithm 1).
+    """
+    return Method(
+        name="fsl-sage",
+        schedule=schedule,
+        shared_tail=True,
+        local_losses="cut",
+        auxiliary=auxiliary,
+        auxiliary_share=auxiliary_share,
+        upload_every=every,
+        align_every=align_every,
+        server_epochs=align_epochs,
+        front_trained_by="auxiliary gradient",
+        source="arXiv 2505.23182",
+    )
+
+
+def ampere(
+    *,
+    server_epochs: int = 10,
+    auxiliary: AuxiliarySource = "mlp",
+    auxiliary_share: float = 0.1,
+    schedule: ScheduleSource = "decoupled",
+) -> Method:
+    """Ampere: fronts are trained first, on auxiliary losses; then activations go up once, and the server trains alone.
+
+    In all rounds but the last only fronts and auxiliary networks move. In the last each client sends the activations of
+    all its samples, and the tail takes `server_epochs` passes over those of all clients (arXiv 2507.07130, section 3).
+    """
+    return Method(
+        name="ampere",
+        schedule=schedule,
+        shared_tail=True,
+        local_losses="cut",
+        auxiliary=auxiliary,
+        auxiliary_share=auxiliary_share,
+        transfer="at the end",
+        server_epochs=server_epochs,
+        front_trained_by="auxiliary loss",
+        source="arXiv 2507.07130",
+    )
+
+
+def ecofed(*, transfer_every: int = 5, server_epochs: int = 1) -> Method:
+    """EcoFed: a frozen front that is trained already; its activations go up now and then and are replayed in between.
+
+    The model comes with the front's weights. In every `transfer_every`-th round, from the first, each client sends the
+    activations of all its samples; in the others no client is asked. In each the tail takes `server_epochs` passes over
+    what the server keeps (arXiv 2304.05495, section 4; with the codec `activation = "int8"` as there).
+    """
+    return Method(
+        name="ecofed",
+        schedule="sequential",
+        shared_tail=True,
+        transfer="replayed",
+        transfer_every=transfer_every,
+        server_epochs=server_epochs,
+        front_trained_by="nobody",
+        source="arXiv 2304.05495",
+    )
+
+
 def pipe_bd(
     *,
     front_blocks: int = 1,

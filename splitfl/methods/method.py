@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
 from splitfl.schedule.file import from_file
 from splitfl.schedule.generators import Generator, generator
 from splitfl.schedule.topology import CLIENT, Topology
+from splitfl.schedule.transfer import transfer
 
 ScheduleSource = str | Path | Generator
 """A built-in generator's name, the path of a `.sched` file, or a function of the user's."""
@@ -19,6 +21,15 @@ AuxiliarySource = str | Callable[[Any, Any], Any]
 
 The function is given two samples of each. Where several tensors leave the stage, the activation is a dict by name.
 """
+
+
+class Phase(StrEnum):
+    """What a round, or a mini-batch of it, is for."""
+
+    TRAIN = "train"  # the method's schedule, on all stages
+    FRONT = "front"  # only the front trains, and nothing crosses the cut
+    UPLOAD = "upload"  # the front runs forward, and the server keeps what it gives
+    SERVER = "server"  # no client is asked: the server trains the tail on what it keeps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +52,12 @@ class Method:
     local_losses   "none": one loss at the end; "cut": the front has a loss of its own; "every stage": each stage has
     auxiliary      the auxiliary networks that those losses need
     auxiliary_share  parameters of an automatic auxiliary network, as a share of those of the stages that it trains
+    transfer       when activations go to the server: "training", with every mini-batch; "at the end", in the last round
+                   only, once the fronts are trained; "replayed", every `transfer_every` rounds, and the front is
+                   frozen. In the last two the server trains the tail alone, on what it keeps
+    server_epochs  passes over what it keeps, in a round in which it trains alone
+    align_every    every so many rounds the server fits the auxiliary networks to the tail's gradients of the round's
+                   activations; 0: fronts train them themselves, on the labels
     upload_every   activations go to the tail in every so manieth mini-batch; in the others only the front trains
     distils        each stage has a block of a teacher too, and its loss is the distance from it; there are no labels
     front_trained_by, source  for the table: whose gradient trains the front, and the paper
@@ -64,6 +81,10 @@ class Method:
     local_losses: Literal["none", "cut", "every stage"] = "none"
     auxiliary: AuxiliarySource = "mlp"
     auxiliary_share: float = 0.1
+    transfer: Literal["training", "at the end", "replayed"] = "training"
+    transfer_every: int = 1
+    server_epochs: int = 1
+    align_every: int = 0
     upload_every: int = 1
     distils: bool = False
     front_trained_by: str = "server's gradient"
@@ -72,7 +93,9 @@ class Method:
     def __post_init__(self) -> None:
         self._require(self.front_stages >= 1, "front_stages", "1 or more")
         self._require(self.auxiliary_share > 0, "auxiliary_share", "a share above 0, such as 0.1")
-        self._require(self.upload_every >= 1, "upload_every", "1 or more")
+        for name in ("upload_every", "transfer_every", "server_epochs"):
+            self._require(getattr(self, name) >= 1, name, "1 or more")
+        self._require(self.align_every >= 0, "align_every", "0 or more")
         own_loss = self.upload_every == 1 or self.local_losses != "none"
         self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
         self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")
@@ -106,17 +129,15 @@ class Method:
         stages: int,
         micro_batches: int | tuple[int, ...] = 1,
         steps: int = 1,
-        uploads: bool = True,
+        phase: Phase = Phase.TRAIN,
     ) -> Topology:
-        """The topology of one round in which `clients` (ids) take part.
-
-        `uploads`: False for the mini-batches in which only the front trains.
-        """
+        """The topology of one round in which `clients` (ids) take part, in a phase in which they do."""
         placement = self.placement(stages)
-        if not uploads:
-            placement = placement[: self.front_stages]
+        if phase is not Phase.TRAIN:
+            placement = placement[: self.front_stages + (phase is Phase.UPLOAD)]
+        stored = frozenset({self.front_stages}) if phase is Phase.UPLOAD else frozenset()
         front = frozenset(stage for stage, place in enumerate(placement) if place == CLIENT)
-        tail = frozenset(range(len(placement))) - front
+        tail = frozenset(range(len(placement))) - front - stored
         averaged_tail = tail if self.average_tail and not self.shared_tail else frozenset()
         shared = tail if self.shared_tail else frozenset()
         return Topology(
@@ -126,13 +147,15 @@ class Method:
             losses=self._losses(len(placement)),
             shared=shared,
             joint=shared if self.joint_step else frozenset(),
+            frozen=front if stored else frozenset(),
+            stored=stored,
             aggregated=(front if self.average_front else frozenset()) | averaged_tail,
             steps=steps,
         )
 
-    def uploads_in(self, step: int) -> bool:
-        """Whether activations go to the tail in mini-batch `step` (from 0) of a round: in the last of each so many."""
-        return (step + 1) % self.upload_every == 0
+    def step_phase(self, step: int, phase: Phase) -> Phase:
+        """What mini-batch `step` (from 0) of a turn is for: all train in the last of each so many, else the front."""
+        return Phase.FRONT if phase is Phase.TRAIN and (step + 1) % self.upload_every else phase
 
     def _losses(self, stages: int) -> frozenset[int]:
         """Stages where a backward may start, besides the last one."""
@@ -140,8 +163,18 @@ class Method:
             return frozenset(range(stages))
         return frozenset({self.front_stages - 1}) if self.local_losses == "cut" else frozenset()
 
-    def generator(self) -> Generator:
+    def phase(self, number: int, rounds: int) -> Phase:
+        """What happens in round `number` of `rounds`, counted from 1."""
+        if self.transfer == "at the end":
+            return Phase.UPLOAD if number == rounds else Phase.FRONT
+        if self.transfer == "replayed":
+            return Phase.SERVER if (number - 1) % self.transfer_every else Phase.UPLOAD
+        return Phase.TRAIN
+
+    def generator(self, phase: Phase = Phase.TRAIN) -> Generator:
         """The function that orders the work. Raises ValueError for an unknown name, ScheduleError for a wrong file."""
+        if phase is Phase.UPLOAD:
+            return transfer
         if callable(self.schedule):
             return self.schedule
         if isinstance(self.schedule, Path) or self.schedule.endswith(".sched"):
@@ -152,7 +185,17 @@ class Method:
     def takes_strategy(self) -> bool:
         """Something is averaged when a round ends, so that a strategy has work."""
         averages = self.average_front or (self.average_tail and not self.shared_tail)
-        return not self.in_turn and (averages or not self.split)
+        return not self.in_turn and self.trains_front and (averages or not self.split)
+
+    @property
+    def trains_front(self) -> bool:
+        """The client-side partition learns."""
+        return self.transfer != "replayed"
+
+    @property
+    def server_trains_alone(self) -> bool:
+        """There are rounds in which the tail learns from what the server keeps."""
+        return self.transfer != "training"
 
     @property
     def personal_front(self) -> bool:

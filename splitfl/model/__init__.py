@@ -1,5 +1,7 @@
 """Cutting a model into stages, and training one stage at a time."""
 
+from splitfl.model.alignment import Alignment as Alignment
+from splitfl.model.alignment import gradients_of as gradients_of
 from splitfl.model.auxiliary import with_auxiliaries as with_auxiliaries
 from splitfl.model.crossing import Port as Port
 from splitfl.model.cuts import CutInfo as CutInfo

@@ -29,12 +29,19 @@ Build = str | Callable[[Any, Any], Any]
 
 
 def with_auxiliaries(
-    partition: Partition, stages: Iterable[int], *, build: Build, share: float, seeds: Callable[[int], int]
+    partition: Partition,
+    stages: Iterable[int],
+    *,
+    build: Build,
+    share: float,
+    seeds: Callable[[int], int],
+    frozen: bool = False,
 ) -> Partition:
     """`partition` with an auxiliary network at each of `stages`; the last stage needs none.
 
     `share` is that of an automatic head's parameters in its stage's, `seeds` gives the seed of a head's initial
-    weights by stage. Raises CutError where no head fits, or a head of the user's gives another output than the model.
+    weights by stage; `frozen` heads are not trained with their stages. Raises CutError where no head fits, or a head of
+    the user's gives another output than the model.
     """
     wanted = set(stages) - {len(partition.stages) - 1}
     if not wanted:
@@ -48,7 +55,7 @@ def with_auxiliaries(
             torch.manual_seed(seeds(index))
             head = _build(build, activation, output, int(share * _trainable(made[index])))
         _check(head, activation, output, stage=index)
-        made[index] = _attached(made[index], head)
+        made[index] = _attached(made[index], head.requires_grad_(not frozen))
     return replace(partition, stages=tuple(made))
 
 

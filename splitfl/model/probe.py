@@ -42,15 +42,19 @@ def device_of(model: nn.Module) -> torch.device:
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Run the body under a fixed seed; afterwards random generators and the model's buffers are as before."""
+def undisturbed(*models: nn.Module) -> Iterator[None]:
+    """Run the body under a fixed seed; afterwards random generators and the buffers of `models` are as before.
+
+    One thread at a time: it may not be entered again inside, so all models are named at once.
+    """
     saved: Buffers = [
         (module, name, buffer, buffer.detach().clone())
+        for model in models
         for module in model.modules()
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    with seeded(SEED, device_of(model)):
+    with seeded(SEED, device_of(models[0])):
         try:
             yield
         finally:

@@ -113,6 +113,17 @@ class Replica:
             _evaluate(self._loss, stash, self.stage.scored(result), target, weight)
         return {name: tensor.detach() for name, tensor in outputs.items()}, stash
 
+    @torch.no_grad()
+    def infer(self, values: Mapping[str, torch.Tensor]) -> Tensors:
+        """The outputs by port name, in evaluation mode; nothing is kept for a backward."""
+        inputs = {port.name: self._receive(port.name, values, False) for port in self.stage.inputs}
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            return self.stage.name_outputs(self.stage.apply(self.module, inputs))
+        finally:
+            self.module.train(was_training)
+
     def _receive(self, name: str, values: Mapping[str, torch.Tensor], requires_grad: bool) -> torch.Tensor:
         if name not in values:
             raise StateError(f"stage {self.stage.index} is not given {name!r}, only {sorted(values)}")

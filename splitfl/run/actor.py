@@ -26,6 +26,7 @@ from splitfl.run.metrics import Recorder, Tally
 from splitfl.run.pool import Pool
 from splitfl.run.seeds import derive
 from splitfl.run.slots import Slots
+from splitfl.run.store import Store
 from splitfl.run.target import join_target, split_target
 from splitfl.run.wire import Wire
 from splitfl.schedule.instruction import Instruction, Kind, Op, Program, Value, effects, initial_values
@@ -92,6 +93,8 @@ class Actor:
         self._blueprint = blueprint
         self._patience = blueprint.deadlines.step if patience is None else patience
         self.wire = Wire(blueprint)
+        self.store = Store()
+        self._copies = blueprint.method.front_stages if blueprint.method.align_every else None
         self._resets = blueprint.training.optimizer_state == "reset"
         self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[dict[Kind, Any]]]] = {
             Op.FORWARD: self._forward,
@@ -99,6 +102,7 @@ class Actor:
             Op.BACKWARD_INPUT: self._backward_input,
             Op.BACKWARD_WEIGHT: self._backward_weight,
             Op.STEP: self._step,
+            Op.STORE: self._store,
             Op.SEND: self._send,
             Op.RECV: self._recv,
             Op.AGGREGATE: self._aggregate,
@@ -202,8 +206,14 @@ class Actor:
         received, target = work.batch(micro) if at.stage == 0 else split_target(taken[0])
         if work.topology.placement[at.stage] == CLIENT and at.stage > 0:
             target = work.batch(micro)[1]
+        if at.stage == self._copies:
+            self.store.put(at, work.step, taken[0])
         samples, reduction = work.micro_samples(client, micro), self._blueprint.reduction
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
+        if at.stage in work.topology.frozen:
+            given = await self._compute(at, work, lambda: replica.infer(received))
+            carried = self._blueprint.carries_target(at.stage, work.topology)
+            return {Kind.ACT: join_target(given, target) if carried else given}
         seed = derive(work.seed, work.step, client, at.stage, micro)
         whole = sum(work.samples.values()) if work.topology.joint else work.samples[client]
         share = weight(samples, whole, reduction)
@@ -243,6 +253,10 @@ class Actor:
         replica: Replica = taken[0]
         await self._compute(at, work, replica.step)
         return {Kind.PARAMS: replica}
+
+    async def _store(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+        self.store.put(at, work.step, taken[0])
+        return {}
 
     async def _send(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
         draw = derive(work.seed, work.step, str(at.value))

@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 from splitfl.codecs import frame
 from splitfl.data.batches import Batches
 from splitfl.errors import SplitflError
+from splitfl.methods import Phase
 from splitfl.model.micro_batches import sizes, split
 from splitfl.run.actor import Actor, Feed, Work
 from splitfl.run.blueprint import Blueprint
@@ -61,7 +62,9 @@ class ClientTurn:
     async def run(self, begin: Begin, channel: Channel) -> None:
         """Load, train the planned mini-batches from `begin.first` on, hand the weights back, and report."""
         start = time.monotonic()
-        actor, whole = self._actor, self._work(begin, self._whole)
+        actor, phase = self._actor, _phase(begin)
+        self._whole = self._blueprint.topology((self.client,), phase=phase)
+        whole = self._work(begin, self._whole)
         actor.channels["server"] = channel
         programs = [self._program(text) for text in begin.programs]
         opening, closing = self._program(begin.opening), self._program(begin.closing)
@@ -78,7 +81,7 @@ class ClientTurn:
             if not step.samples:  # others have this mini-batch to themselves
                 self._complete(index + 1)
                 continue
-            topology = step_topology(self._blueprint, {self.client: step.samples}, index)
+            topology = step_topology(self._blueprint, {self.client: step.samples}, index, phase)
             batch = await actor.pool.run(Op.FORWARD, batches.__getitem__, index)
             feed = self._feed(batch, sizes(step.samples, len(topology.micro(self.client))))
             work = self._work(begin, topology, step=index, samples={self.client: step.samples}, feed=feed)
@@ -183,3 +186,14 @@ class ClientTurn:
             {"busy": self._recorder.busy, "seconds": time.monotonic() - start, **(tally.metrics() if tally else {})},
             tuple(Traced(str(event.instruction), event.start, event.end, event.nbytes) for event in events),
         )
+
+
+def _phase(begin: Begin) -> Phase:
+    """What the turn is for. Raises SplitflError for a word that this client does not know."""
+    try:
+        phase = Phase(begin.phase or Phase.TRAIN)
+    except ValueError:
+        phase = Phase.SERVER
+    if phase is Phase.SERVER:
+        raise SplitflError(f"the server begins a turn of phase {begin.phase!r}, expected train, front or upload")
+    return phase

@@ -29,8 +29,8 @@ def verify(
 ) -> None:
     """Raise SplitflError, naming the tensor, unless `tensors` are what `value` must hold.
 
-    `samples` are the sizes of the clients' mini-batches; weights need none. What is on its way to a shared stage must
-    be free of NaN, which would spoil the weights of all.
+    `samples` are the sizes of the clients' mini-batches; weights need none. What is on its way to a shared or a stored
+    stage must be free of NaN, which would spoil the weights of all.
     """
     stage = blueprint.partition.stages[value.stage]
     if value.kind in (Kind.PARAMS, Kind.AVG):
@@ -54,7 +54,7 @@ def verify(
     ports = _signature(stage.outputs, count)
     activations = {name: tensor for name, tensor in tensors.items() if name not in labels}
     _compare(activations, ports, required=ports, what=value)
-    if value.stage + 1 in topology.shared:
+    if value.stage + 1 in topology.shared | topology.stored:
         _require_numbers(tensors, what=value)
 
 

@@ -18,12 +18,15 @@ from splitfl.aggregation.guards import is_finite
 from splitfl.aggregation.values import Reply
 from splitfl.errors import SplitflError
 from splitfl.events import event
+from splitfl.methods import Phase
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.metrics import Tally
 from splitfl.run.moments import give_moments
 from splitfl.run.record import Failure, RoundRecord, spans
 from splitfl.run.roster import Roster
 from splitfl.run.server_memory import ServerMemory
+from splitfl.run.server_training import ServerTraining
 from splitfl.run.stragglers import Stragglers
 from splitfl.run.summary import idle_shares, in_sequence, train_loss
 from splitfl.run.trained import Trained
@@ -49,6 +52,7 @@ class Options:
     strategy    a message-based Flower strategy, or None where nothing is averaged
     evaluate    whole model's state -> metrics, after every round
     predict     costs a turn on the virtual clock; without it the record's seconds are real
+    alone       costs, on that clock, what the server trained on its own in a round, if it did
     virtual     the record takes its seconds and idle shares from `predict`
     on_round    called with every record
     checkpoint  folder for one file per round
@@ -60,6 +64,7 @@ class Options:
     strategy: Any = None
     evaluate: Evaluate | None = None
     predict: Predict | None = None
+    alone: Callable[[Tally | None], float] = lambda _: 0.0
     virtual: bool = False
     on_round: Callable[[RoundRecord], None] = lambda _: None
     checkpoint: Path | None = None
@@ -80,11 +85,15 @@ class Federation:
         self._names = roster.names
         self._samples = {client: member.samples for client, member in roster.members.items()}
         self._topology = blueprint.topology(tuple(sorted(roster.members)))
-        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy)
+        replayed = actor.store if blueprint.method.transfer == "replayed" else None
+        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy, replayed)
+        self._server = ServerTraining(blueprint, actor, self._topology)
         self._trained = Trained.initial(blueprint, tuple(self._names.values()))
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
         self._asked: set[int] = set()
+        self._phase = Phase.TRAIN
+        self._alone: Tally | None = None
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
             averaged, buffers = self._averaged(), blueprint.buffers
@@ -98,7 +107,8 @@ class Federation:
         for number in range(len(self._trained.rounds) + 1, rounds + 1):
             if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
-            self._outcomes, self._refused, self._asked = [], [], set()
+            self._outcomes, self._refused, self._asked, self._alone = [], [], set(), None
+            self._phase = self._blueprint.method.phase(number, rounds)
             before = self._traffic()
             event(_LOGGER, "round_started", round=number, clients=len(self._roster.members))
             start = time.monotonic()
@@ -128,7 +138,9 @@ class Federation:
         return "; ".join(failures) or "nobody enrolled"
 
     async def _round(self, number: int) -> None:
-        if self._strategy is not None:
+        if self._phase in (Phase.UPLOAD, Phase.SERVER):
+            await self._on_its_own(number)
+        elif self._strategy is not None:
             await self._aggregated(number, self._strategy)
         elif self._blueprint.method.in_turn:
             await self._relay(number)
@@ -154,6 +166,29 @@ class Federation:
         self._require_quorum(number)
         self._take(Outcome({}))
 
+    async def _on_its_own(self, number: int) -> None:
+        """The server trains the tail on what it keeps, which the clients send anew where this is the round for it."""
+        store = self._actor.store
+        if self._phase is Phase.UPLOAD or not store:
+            self._phase = Phase.UPLOAD
+            store.clear()
+            front = self._averaged()
+            replies = await self._train(number, [Assignment(c, front) for c in sorted(self._roster.members)])
+            self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
+            self._require_quorum(number)
+            for refusal in self._refused:
+                store.forget(refusal.client)
+        self._alone = await self._server.train_tail(number)
+        self._take(Outcome({}))
+
+    async def _align(self, number: int) -> None:
+        """Fit the auxiliary networks to what the tail makes of the round's activations, where this is the round."""
+        for refusal in self._refused:
+            self._actor.store.forget(refusal.client)
+        if self._actor.store and number % self._blueprint.method.align_every == 0:
+            self._trained.state |= await self._server.align(number, self._trained.state)
+        self._actor.store.clear()
+
     async def _aggregated(self, number: int, strategy: StrategyRounds) -> None:
         """All clients that the strategy asks, and its average of what they hand over. A strategy blocks its thread."""
         loop = asyncio.get_running_loop()
@@ -173,6 +208,8 @@ class Federation:
         self._refused.extend(outcome.refused)
         self._require_quorum(number)
         self._take(outcome)
+        if self._blueprint.method.align_every:
+            await self._align(number)
 
     def _require_quorum(self, number: int) -> None:
         """Raise SplitflError where too few of the clients that were asked have work in the round."""
@@ -189,7 +226,8 @@ class Federation:
         """One turn of the assigned clients; what they hand over, in the order of their ids."""
         whole = self._trained.state
         self._asked |= {job.client for job in assignments}
-        outcome = await self._turns.run(number, {job.client: whole | job.state for job in assignments})
+        averages = {job.client: whole | job.state for job in assignments}
+        outcome = await self._turns.run(number, averages, phase=self._phase)
         self._outcomes.append(outcome)
         replies: list[Reply] = [
             Update(client, self._names[client], self._samples[client], state)
@@ -225,16 +263,17 @@ class Federation:
         metrics = await asyncio.to_thread(self._metrics)
         trained = [outcome for outcome in self._outcomes if outcome.plans]
         timelines = [self._options.predict(outcome.plans) for outcome in trained if self._options.predict]
-        idle = idle_shares(self._outcomes, slots=self._actor.pool.slots, seconds=seconds)
+        alone = self._server.seconds if self._alone else 0.0
+        idle = idle_shares(self._outcomes, slots=self._actor.pool.slots, seconds=seconds, server_alone=alone)
         if self._options.virtual:
-            seconds, idle = in_sequence(timelines)
+            seconds, idle = in_sequence(timelines, server_alone=self._options.alone(self._alone))
         return RoundRecord(
             round=number,
             seconds=seconds,
             clock="virtual" if self._options.virtual else "real",
             accuracy=metrics.get("accuracy"),
             loss=metrics.get("loss"),
-            train_loss=train_loss(self._outcomes),
+            train_loss=self._alone.mean if self._alone else train_loss(self._outcomes),
             bytes_up=up,
             bytes_down=down,
             idle=idle,

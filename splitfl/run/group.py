@@ -211,6 +211,7 @@ class Group:
             closing=program_text(self.plan.closing.get(actor, ())),
             plan=tuple(steps),
             first=first,
+            phase=str(self.plan.phase),
         )
 
 

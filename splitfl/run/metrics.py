@@ -54,6 +54,11 @@ class Tally:
         self.loss += loss * samples
         self.samples += samples
 
+    @property
+    def mean(self) -> float | None:
+        """Mean loss over the samples; None without any."""
+        return self.loss / self.samples if self.samples else None
+
     def metrics(self) -> dict[str, float]:
         """Mean training loss, and over how many samples."""
         if not self.samples:

@@ -1,10 +1,11 @@
 """What a server writes down after every round, and how it goes on from there after it was stopped or killed.
 
 A checkpoint holds everything that the next round depends on: the model with a shared tail, what the strategy
-remembers, the optimizers of the server's replicas, the clients' own fronts, and the rounds so far. The random draws of
+remembers, the optimizers of the server's replicas, the clients' own fronts, activations that the server goes on to
+learn from, and the rounds so far. The random draws of
 a round are derived from the job's seed and the round's number, so there is no generator to save. Names of the tensors:
 
-    model/NAME   strategy/NAME   front/CLIENT/NAME   and those of `moments`
+    model/NAME   strategy/NAME   front/CLIENT/NAME   kept/NAME   and those of `moments`
 """
 
 from __future__ import annotations
@@ -28,7 +29,12 @@ Tensors = dict[str, torch.Tensor]
 
 
 def pack(
-    trained: Trained, strategy: StrategyRounds | None, replicas: Mapping[Value, Replica], facts: Mapping[str, Any]
+    trained: Trained,
+    strategy: StrategyRounds | None,
+    replicas: Mapping[Value, Replica],
+    facts: Mapping[str, Any],
+    *,
+    kept: Mapping[str, torch.Tensor],
 ) -> tuple[Tensors, dict[str, Any]]:
     """Tensors and record of a checkpoint after the last round of `trained`; `facts` must agree when it is resumed."""
     tensors = {f"model/{name}": value for name, value in trained.state.items()}
@@ -38,6 +44,7 @@ def pack(
     if strategy is not None:
         found, memory = strategy.checkpoint()
         tensors |= {f"strategy/{name}": value for name, value in found.items()}
+    tensors |= {f"kept/{name}": value for name, value in kept.items()}
     tensors |= moments_of(replicas)
     rounds = [json.loads(record.to_json()) for record in trained.rounds]
     return tensors, {"round": len(trained.rounds), "rounds": rounds, "strategy": memory, "facts": dict(facts)}

@@ -12,8 +12,9 @@ from splitfl.events import event
 from splitfl.model import Replica
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.checkpoint import CheckpointError, load, prune, require_writable, save
-from splitfl.run.moments import Moments
+from splitfl.run.moments import Moments, below
 from splitfl.run.resume import newest, pack, require_same, unpack
+from splitfl.run.store import Store
 from splitfl.run.trained import Trained
 from splitfl.schedule.instruction import Value
 
@@ -24,10 +25,14 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ServerMemory:
-    """The checkpoints of one job in `folder`; without a folder nothing is written and nothing found."""
+    """The checkpoints of one job in `folder`; without a folder nothing is written and nothing found.
 
-    def __init__(self, folder: Path | None, blueprint: Blueprint, strategy: object) -> None:
+    `store`: what the server learns from in later rounds too, where it does.
+    """
+
+    def __init__(self, folder: Path | None, blueprint: Blueprint, strategy: object, store: Store | None = None) -> None:
         self._folder = folder
+        self._store = Store() if store is None else store
         self._facts = {"job": blueprint.fingerprints(), "strategy": type(strategy).__name__}
 
     def require_writable(self) -> None:
@@ -45,7 +50,8 @@ class ServerMemory:
         if self._folder is None:
             return None
         path = self._folder / f"round-{len(trained.rounds):06d}.safetensors"
-        tensors, record = pack(trained, strategy, replicas, {**self._facts, "clients": list(trained.names)})
+        facts = {**self._facts, "clients": list(trained.names)}
+        tensors, record = pack(trained, strategy, replicas, facts, kept=self._store.joined())
         try:
             await asyncio.to_thread(save, path, tensors, record)
         except CheckpointError as error:
@@ -65,6 +71,7 @@ class ServerMemory:
             return {}
         tensors, record = load(path)
         require_same({**self._facts, "clients": list(trained.names)}, record, path)
+        self._store.restore(below("kept/", tensors))
         return unpack(tensors, record, trained, strategy, path)
 
     def completed(self, trained: Trained, rounds: int) -> bool:

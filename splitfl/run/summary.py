@@ -33,9 +33,14 @@ def _reported(report: Report, name: str) -> float:
     return value if math.isfinite(value) and value > 0 else 0.0
 
 
-def idle_shares(outcomes: Sequence[TurnOutcome], *, slots: int, seconds: float) -> dict[str, float]:
-    """Share of a round's `seconds` in which each actor did not compute; the server has `slots` compute slots."""
-    busy: dict[str, float] = {"server": sum(outcome.busy for outcome in outcomes) / slots}
+def idle_shares(
+    outcomes: Sequence[TurnOutcome], *, slots: int, seconds: float, server_alone: float = 0.0
+) -> dict[str, float]:
+    """Share of a round's `seconds` in which each actor did not compute; the server has `slots` compute slots.
+
+    `server_alone`: seconds in which it trained on its own, on one of them.
+    """
+    busy: dict[str, float] = {"server": (server_alone + sum(outcome.busy for outcome in outcomes)) / slots}
     for outcome in outcomes:
         for client, report in outcome.reports.items():
             actor = f"c{client}"
@@ -43,10 +48,10 @@ def idle_shares(outcomes: Sequence[TurnOutcome], *, slots: int, seconds: float) 
     return {actor: min(1.0, max(0.0, 1 - busy[actor] / seconds)) for actor in sorted(busy, key=natural)}
 
 
-def in_sequence(timelines: Sequence[Timeline]) -> tuple[float, dict[str, float]]:
-    """Seconds and idle shares of turns that follow one another."""
-    seconds = sum(timeline.makespan for timeline in timelines)
-    busy: dict[str, float] = {}
+def in_sequence(timelines: Sequence[Timeline], *, server_alone: float = 0.0) -> tuple[float, dict[str, float]]:
+    """Seconds and idle shares of turns that follow one another, and of `server_alone` seconds of the server's own."""
+    seconds = sum(timeline.makespan for timeline in timelines) + server_alone
+    busy: dict[str, float] = {"server": server_alone} if server_alone else {}
     for timeline in timelines:
         for actor, spent in timeline.busy.items():
             busy[actor] = busy.get(actor, 0.0) + spent / timeline.slots[actor]

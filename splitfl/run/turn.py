@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from splitfl.methods import Phase
 from splitfl.model import Replica
 from splitfl.run.actor import Actor, Work
 from splitfl.run.blueprint import Blueprint
@@ -68,9 +69,11 @@ class Turns:
         self._actor = actor
         self._roster = roster
         self._turn = 0
-        self._plans: dict[tuple[tuple[int, int], ...], GroupPlan] = {}
+        self._plans: dict[tuple[Phase, tuple[tuple[int, int], ...]], GroupPlan] = {}
 
-    async def run(self, round_number: int, averages: Mapping[int, Tensors]) -> TurnOutcome:
+    async def run(
+        self, round_number: int, averages: Mapping[int, Tensors], *, phase: Phase = Phase.TRAIN
+    ) -> TurnOutcome:
         """Train the clients in `averages` (id -> the whole model's weights that it starts from) for one turn.
 
         Where all clients move together (a shared tail), the turn is repeated from its start for the survivors of a
@@ -82,10 +85,10 @@ class Turns:
         while waiting:
             before = Snapshots()
             before.take(0, self._shared(), {})
-            outcome = await self._attempt(round_number, waiting)
+            outcome = await self._attempt(round_number, waiting, phase)
             lost = bool(outcome.failures)
             outcome.failures = failures = failures | outcome.failures
-            if not (lost and self._together(waiting)):
+            if not (lost and self._together(waiting, phase)):
                 return outcome
             self._actor.discard(before.restore(0, self._shared(), {}))
             waiting = {client: state for client, state in waiting.items() if client not in failures}
@@ -105,23 +108,25 @@ class Turns:
         full = f"no full mini-batch of {training.batch_size} (drop_last)" if training.drop_last else f"expected {least}"
         return f"takes no part: {samples} training samples, {full}"
 
-    def _together(self, clients: Mapping[int, Tensors]) -> bool:
-        return bool(self._blueprint.topology(tuple(sorted(clients))).shared)
+    def _together(self, clients: Mapping[int, Tensors], phase: Phase) -> bool:
+        return bool(self._blueprint.topology(tuple(sorted(clients)), phase=phase).shared)
 
-    async def _attempt(self, round_number: int, averages: Mapping[int, Tensors]) -> TurnOutcome:
+    async def _attempt(self, round_number: int, averages: Mapping[int, Tensors], phase: Phase) -> TurnOutcome:
         start = time.monotonic()
         outcome = TurnOutcome()
         samples = {client: self._roster.members[client].samples for client in sorted(averages)}
-        parts = [samples] if self._together(averages) else [{c: n} for c, n in samples.items()]
-        outcome.plans = [self._plan(part, derive(self._blueprint.seed, "sizes", round_number)) for part in parts]
+        together = self._together(averages, phase)
+        parts = [samples] if together else [{c: n} for c, n in samples.items()]
+        draw = derive(self._blueprint.seed, "sizes", round_number)
+        outcome.plans = [self._plan(part, draw, phase) for part in parts]
         self._actor.clear()
         groups = [self._make(plan, round_number, averages) for plan in outcome.plans]
         await self._run(groups, outcome)
         failed = [client for client in outcome.failures if client in self._roster.members]
         await asyncio.gather(*(self._part(client, outcome) for client in failed))
         survivors = tuple(client for client in samples if client not in outcome.failures)
-        if survivors and not (outcome.failures and self._together(averages)):
-            await self._collect(survivors, outcome)
+        if survivors and phase is not Phase.UPLOAD and not (outcome.failures and together):
+            await self._collect(survivors, outcome, phase)
         outcome.seconds = time.monotonic() - start
         outcome.busy = self._actor.recorder.busy
         outcome.tallies = dict(self._actor.tally)
@@ -191,15 +196,15 @@ class Turns:
                 spans += from_zero([*here, *(Span(f"c{client}", *at) for at in report.trace)])
         return sorted(spans, key=lambda span: span.start)
 
-    def _plan(self, clients: Mapping[int, int], draw: int) -> GroupPlan:
+    def _plan(self, clients: Mapping[int, int], draw: int, phase: Phase) -> GroupPlan:
         """The plan for these clients and samples; where it is the same every round, it is made once."""
         if self._blueprint.method.global_sampling:
-            return plan_group(self._blueprint, clients, draw=draw)
-        key = tuple(sorted(clients.items()))
+            return plan_group(self._blueprint, clients, draw=draw, phase=phase)
+        key = phase, tuple(sorted(clients.items()))
         if key not in self._plans:
             if len(self._plans) >= PLANS:
                 del self._plans[next(iter(self._plans))]
-            self._plans[key] = plan_group(self._blueprint, clients)
+            self._plans[key] = plan_group(self._blueprint, clients, phase=phase)
         return self._plans[key]
 
     async def _group(self, group: Group, outcome: TurnOutcome) -> None:
@@ -225,8 +230,8 @@ class Turns:
         self._turn += 1
         return self._turn
 
-    async def _collect(self, survivors: tuple[int, ...], outcome: TurnOutcome) -> None:
-        topology = self._blueprint.topology(survivors)
+    async def _collect(self, survivors: tuple[int, ...], outcome: TurnOutcome, phase: Phase) -> None:
+        topology = self._blueprint.topology(survivors, phase=phase)
         program: Program = [Instruction(Op.AGGREGATE, stage) for stage in sorted(topology.aggregated)]
         await self._actor.run(program, Work(topology=topology, turn=self._turn, step=0, seed=0))
         for stage in sorted(topology.aggregated):

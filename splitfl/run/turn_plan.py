@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from splitfl.data import global_plan
+from splitfl.methods import Phase
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import traced_step
 from splitfl.schedule.aggregation import closing, opening
@@ -32,29 +33,40 @@ class GroupPlan:
     opening: Schedule
     steps: tuple[StepPlan, ...]
     closing: Schedule
+    phase: Phase = Phase.TRAIN
 
 
-def plan_group(blueprint: Blueprint, clients: Mapping[int, int], *, draw: int = 0) -> GroupPlan:
-    """The plan for `clients` (id -> local samples) in one turn; `draw` decides what of it is random.
+def plan_group(
+    blueprint: Blueprint, clients: Mapping[int, int], *, draw: int = 0, phase: Phase = Phase.TRAIN
+) -> GroupPlan:
+    """The plan for `clients` (id -> local samples) in one turn of a phase; `draw` decides what of it is random.
 
     A mini-batch smaller than the job's number of micro-batches is cut in as many as it can be. Raises ScheduleError
     where the method's schedule does not fit.
     """
-    whole = blueprint.topology(tuple(sorted(clients)))
-    generate = blueprint.method.generator()
+    whole = blueprint.topology(tuple(sorted(clients)), phase=phase)
+    generate = blueprint.method.generator(phase)
     built: dict[Topology, Schedule] = {}
     steps = []
-    for step, samples in enumerate(_mini_batches(blueprint, clients, draw)):
-        topology = step_topology(blueprint, samples, step)
+    for step, samples in enumerate(_mini_batches(blueprint, clients, draw, phase)):
+        topology = step_topology(blueprint, samples, step, phase)
         if topology not in built:
             built[topology] = build(generate, topology)
         steps.append(StepPlan(topology, built[topology], samples))
-    return GroupPlan(whole, opening(whole), tuple(steps), closing(whole))
+    handed_over = {} if phase is Phase.UPLOAD else closing(whole)  # a frozen front is as it came
+    return GroupPlan(whole, opening(whole), tuple(steps), handed_over, phase)
 
 
-def _mini_batches(blueprint: Blueprint, clients: Mapping[int, int], draw: int) -> Iterable[Mapping[int, int]]:
-    """Samples of each client in every mini-batch: client c is in the t-th while it has a t-th, or as it is drawn."""
+def _mini_batches(
+    blueprint: Blueprint, clients: Mapping[int, int], draw: int, phase: Phase
+) -> Iterable[Mapping[int, int]]:
+    """Samples of each client in every mini-batch: client c is in the t-th while it has a t-th, or as it is drawn.
+
+    What is uploaded to be kept is every sample, once.
+    """
     training, method = blueprint.training, blueprint.method
+    if phase is Phase.UPLOAD:
+        training = replace(training, epochs=1, steps=None, drop_last=False)
     if method.global_sampling:
         batch = method.global_batch or training.batch_size * len(clients)
         return global_plan(
@@ -78,12 +90,12 @@ def client_steps(plan: GroupPlan, client: int) -> list[int]:
     return counts
 
 
-def step_topology(blueprint: Blueprint, samples: Mapping[int, int], step: int) -> Topology:
+def step_topology(blueprint: Blueprint, samples: Mapping[int, int], step: int, phase: Phase = Phase.TRAIN) -> Topology:
     """The topology of mini-batch `step` of a turn, in which client c has `samples[c]` samples."""
     clients = tuple(sorted(samples))
     counts = tuple(min(blueprint.micro_batches, max(1, samples[c] // blueprint.minimum)) for c in clients)
-    uploads = blueprint.method.uploads_in(step)
-    return blueprint.topology(clients, micro_batches=counts, uploads=uploads).without_aggregation()
+    part = blueprint.method.step_phase(step, phase)
+    return blueprint.topology(clients, micro_batches=counts, phase=part).without_aggregation()
 
 
 def personal_stages(topology: Topology, client: int) -> list[int]:

@@ -12,6 +12,7 @@ from splitfl.model import Partition, Port, profile
 from splitfl.model.micro_batches import sizes
 from splitfl.planning import Costs, Link, StageCost, Timeline, catalogue, simulate, stage_costs
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.metrics import Tally
 from splitfl.run.turn_plan import GroupPlan
 from splitfl.schedule.instruction import Instruction, Op, Program
 from splitfl.schedule.topology import Topology
@@ -83,6 +84,15 @@ def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
         return simulate(turn, topology, costs)
 
     return predict
+
+
+def server_alone(blueprint: Blueprint, fleet: Fleet) -> Callable[[Tally | None], float]:
+    """A function that costs the tail's training by the server on its own: seconds for what was trained on."""
+    first = blueprint.method.front_stages
+    tail = profile(blueprint.partition)[first:] if blueprint.method.server_trains_alone else []
+    flops = sum(each.flops_forward + each.flops_backward_weight for each in tail)
+    flops += sum(each.flops_backward_input for each in tail[1:])
+    return lambda trained: trained.samples * flops / fleet.server.flops if trained else 0.0
 
 
 def whole_turn(plans: Sequence[GroupPlan]) -> tuple[dict[str, Program], Topology, Mapping[tuple[int, int], int]]:

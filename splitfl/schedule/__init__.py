@@ -41,6 +41,7 @@ from splitfl.schedule.text import program_text as program_text
 from splitfl.schedule.text import text as text
 from splitfl.schedule.topology import CLIENT as CLIENT
 from splitfl.schedule.topology import Topology as Topology
+from splitfl.schedule.transfer import transfer as transfer
 from splitfl.schedule.walk import Visit as Visit
 from splitfl.schedule.walk import Walk as Walk
 from splitfl.schedule.walk import walk as walk

@@ -37,7 +37,8 @@ def check(schedule: Schedule, topology: Topology) -> Walk:
     for expected, times in _required(topology):
         _count(expected, found.get(expected, []), times, topology)
     for stage, client, micro, chunk in _parts(topology):
-        _count_backwards(found, (stage, client, micro, chunk), topology)
+        if stage in topology.trained:
+            _count_backwards(found, (stage, client, micro, chunk), topology)
     return walk(schedule, topology)
 
 
@@ -67,16 +68,21 @@ def _misplaced(actor: str, instruction: Instruction, topology: Topology) -> str 
         return "names no client"
     if op is Op.STEP and client is not None and stage in topology.joint:
         return f"stage {stage} takes one joint step for all clients: {stage}U"
-    if micro is None and op in (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT):
+    if micro is None and op in (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.STORE):
         return "names no micro-batch"
+    if (op is Op.STORE) != (stage in topology.stored):
+        return f"stage {stage} {'learns' if op is Op.STORE else 'only keeps what arrives'}"
+    if stage in topology.frozen and op not in (Op.FORWARD, Op.LOAD, Op.AGGREGATE):
+        return f"stage {stage} is frozen: it only runs forward"
     return None if home == actor else f"belongs on {home}"
 
 
 def _required(topology: Topology) -> Iterator[tuple[Instruction, int]]:
     """Every instruction that must be there, backwards aside, with how often."""
     for stage, client, micro, chunk in _parts(topology):
-        yield Instruction(Op.FORWARD, stage, client, micro, chunk), topology.steps
-    for stage in range(topology.stages):
+        op = Op.STORE if stage in topology.stored else Op.FORWARD
+        yield Instruction(op, stage, client, micro, chunk), topology.steps
+    for stage in topology.trained:
         for owner in (None,) if stage in topology.joint else topology.clients:
             yield Instruction(Op.STEP, stage, owner), topology.steps
     for stage in sorted(topology.aggregated):

@@ -34,6 +34,7 @@ class Op(StrEnum):
     STEP = "U"
     SEND = "S"
     RECV = "R"
+    STORE = "K"
     AGGREGATE = "A"
     LOAD = "L"
 
@@ -128,8 +129,13 @@ def effects(instruction: Instruction, topology: Topology) -> Effects:
         return Effects(
             consumes=(Value(Kind.ACT, *below),) if stage > 0 else (),
             reads=(weights(topology, stage, client),),
-            writes=(*([Value(Kind.ACT, *here)] if stage < topology.last else []), Value(Kind.STASH, *here)),
+            writes=(
+                *([Value(Kind.ACT, *here)] if stage < topology.last else []),
+                *([Value(Kind.STASH, *here)] if stage not in topology.frozen else []),
+            ),
         )
+    if op is Op.STORE:
+        return Effects(consumes=(Value(Kind.ACT, *below),))
     if op is Op.BACKWARD or op is Op.BACKWARD_INPUT:
         upstream = () if stage in topology.losses else (Value(Kind.GRAD, *here),)
         downstream = () if stage == 0 or stage - 1 in topology.losses else (Value(Kind.GRAD, *below),)
@@ -169,12 +175,14 @@ def weights(topology: Topology, stage: int, client: int | None) -> Value:
 def initial_values(topology: Topology) -> dict[Value, str]:
     """The values alive before the first instruction, with the actor that holds each.
 
-    An aggregated stage starts as an average at the aggregator, any other stage as weights where it is placed. A
-    correct schedule ends with the same values alive as it began with.
+    An aggregated stage starts as an average at the aggregator, any other stage as weights where it is placed; a stored
+    one has none. A correct schedule ends with the same values alive as it began with.
     """
     alive: dict[Value, str] = {}
     for stage in range(topology.stages):
         for client in topology.clients:
+            if stage in topology.stored:
+                continue
             if stage in topology.aggregated:
                 alive[Value(Kind.AVG, stage, client)] = topology.aggregator
             else:

@@ -29,7 +29,7 @@ def lower(
 ) -> dict[str, tuple[Instruction, ...]]:
     """`schedule` with a SEND and a RECV for every value that changes hands.
 
-    A value that is made anew in every mini-batch moves each time; weights move once, after their last step; what the
+    A value that is made anew in every mini-batch moves each time; weights move once, after their last use; what the
     aggregator holds at the start (`initial`, by default `initial_values(topology)`) is sent at the start. A schedule
     that is lowered already comes back unchanged. Raises ScheduleError, naming the place, where a value is needed that
     nobody makes, or that cannot travel.
@@ -60,10 +60,11 @@ def _loose_ends(
     spare: list[tuple[Value, int]] = []
     lacking: list[tuple[Value, int]] = []
     for position, instruction in enumerate(program):
-        consumes, _, writes = effects(instruction, topology)
+        consumes, reads, writes = effects(instruction, topology)
         for value in consumes:
             if held.pop(value, None) is None:
                 lacking.append((value, position))
+        held.update(dict.fromkeys((value for value in reads if value in held), position))
         for value in writes:
             if value in held:
                 spare.append((value, held[value]))

@@ -59,7 +59,7 @@ def front_and_tail(topology: Topology) -> tuple[range, range]:
 
 
 def _own_steps(topology: Topology) -> list[int]:
-    return [stage for stage in range(topology.stages) if stage not in topology.joint]
+    return [stage for stage in topology.trained if stage not in topology.joint]
 
 
 def _actor(topology: Topology, instruction: Instruction) -> str:

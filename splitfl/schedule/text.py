@@ -44,6 +44,7 @@ _FORMS = {
     Op.BACKWARD: _PER_MICRO_BATCH,
     Op.BACKWARD_INPUT: _PER_MICRO_BATCH,
     Op.BACKWARD_WEIGHT: _PER_MICRO_BATCH,
+    Op.STORE: _PER_MICRO_BATCH,
     Op.STEP: "stage {0} client, such as 0{0}1, or without a client when all share one step, such as 0{0}",
     Op.SEND: _MOVE,
     Op.RECV: _MOVE,

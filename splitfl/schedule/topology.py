@@ -25,6 +25,8 @@ class Topology:
     losses         stages where a backward may start; always holds the last one
     shared         stages with a single replica for all clients (never on a client)
     joint          shared stages that take one optimizer step for all clients together, not one per client
+    frozen         stages that run forward only: nothing is trained there
+    stored         stages that keep what arrives, with the labels, to be trained on it later; always the last one
     aggregated     stages whose weights are averaged when the round ends
     steps          mini-batches in the round
     aggregator     the actor that averages
@@ -40,6 +42,8 @@ class Topology:
     losses: frozenset[int] = frozenset()
     shared: frozenset[int] = frozenset()
     joint: frozenset[int] = frozenset()
+    frozen: frozenset[int] = frozenset()
+    stored: frozenset[int] = frozenset()
     aggregated: frozenset[int] = frozenset()
     steps: int = 1
     aggregator: str = "server"
@@ -61,7 +65,7 @@ class Topology:
             per_client = len(self.micro_batches) == len(self.clients)
             self._require(per_client, "micro_batches", f"{len(self.clients)} numbers, one per client")
         self._require(min(self._counts()) >= 1, "micro_batches", "1 or more for every client")
-        for name in ("losses", "shared", "joint", "aggregated"):
+        for name in ("losses", "shared", "joint", "frozen", "stored", "aggregated"):
             stages: frozenset[int] = getattr(self, name)
             known = all(0 <= stage < self.stages for stage in stages)
             self._require(known, name, f"stages between 0 and {self.last}")
@@ -69,6 +73,11 @@ class Topology:
         self._require(not self.shared & on_client, "shared", "stages that are not placed on the client")
         self._require(self.joint <= self.shared, "joint", "a subset of the shared stages")
         self._require(not self.shared & self.aggregated, "aggregated", "stages that are not shared")
+        alone = not self.stored or self.stored == {self.last}
+        self._require(alone, "stored", f"the last stage, {self.last}, or none")
+        self._require(not self.stored & on_client, "stored", "a stage that is not placed on the client")
+        feeds = not self.stored or self.frozen == frozenset(range(self.last))
+        self._require(feeds, "frozen", "every stage below the stored one")
 
     def _require(self, holds: bool, field: str, wanted: str) -> None:
         if not holds:
@@ -86,6 +95,11 @@ class Topology:
     def last(self) -> int:
         """Index of the last stage."""
         return len(self.placement) - 1
+
+    @property
+    def trained(self) -> list[int]:
+        """The stages that learn, ascending."""
+        return [stage for stage in range(self.stages) if stage not in self.frozen | self.stored]
 
     @property
     def actors(self) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ _LAYOUTS: Mapping[type, tuple[_Field, ...]] = {
         _Field(5, "closing", "string"),
         _Field(6, "plan", Step, repeated=True),
         _Field(7, "first", "uint32"),
+        _Field(8, "phase", "string"),
     ),
     Report: (
         _Field(1, "round", "uint32"),

@@ -104,6 +104,7 @@ class Begin:
     programs  the distinct programs of the mini-batches
     plan      one entry per mini-batch, in order
     first     the mini-batch to start with: 0, or where a turn goes on after a lost connection
+    phase     what the turn is for: "" or "train", "front" (only the front trains), "upload" (forward only)
     """
 
     round: int
@@ -113,6 +114,7 @@ class Begin:
     closing: str
     plan: tuple[Step, ...]
     first: int = 0
+    phase: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,7 @@
 """Every method as a declaration: where its parts live, what is averaged, and which schedules it takes."""
 
+from dataclasses import replace
+
 import pytest
 
 from splitfl.methods import METHODS, Method, pipar, splitfed_v1
@@ -18,6 +20,9 @@ TABLE = {
     "gpsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "local-loss": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "cse-fsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "fsl-sage": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "ampere": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "ecofed": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "pipe-bd": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "block-local": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
 }
@@ -46,7 +51,8 @@ def test_declaration(name):
 @pytest.mark.parametrize("clients", [(0,), (0, 1, 4)])
 def test_every_schedule_carries_every_method(name, schedule, clients):
     """`build` proves it: every instruction once, in an order that can be carried out, with what it needs at hand."""
-    method = METHODS[name]() if schedule is None else METHODS[name](schedule=schedule)
+    method = METHODS[name]()
+    method = method if schedule is None else replace(method, schedule=schedule)
     topology = method.topology(clients, stages=3, micro_batches=tuple(range(2, 2 + len(clients))), steps=2)
     built = build(method.generator(), topology)
     assert set(built) >= {f"c{client}" for client in clients}

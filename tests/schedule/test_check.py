@@ -24,6 +24,7 @@ from splitfl.schedule import (
     parse,
     pipar,
     sequential,
+    transfer,
     walk,
 )
 
@@ -79,6 +80,57 @@ def test_every_mutant_is_refused_with_its_place(generate, topology):
         message = refused(mutant, topology)
         assert message is not None, f"{name} passed"
         assert any(actor in message for actor in topology.actors), message
+
+
+KEPT = Topology(
+    clients=(0, 3),
+    placement=("client", "client", "server"),
+    micro_batches=(1, 2),
+    frozen=BOTH,
+    stored=frozenset({2}),
+    aggregated=BOTH,
+    chunks=2,
+)
+
+
+@pytest.mark.parametrize("topology", [KEPT, KEPT.without_aggregation()])
+def test_mutants_of_a_transfer_are_refused(topology):
+    schedule = build(transfer, topology)
+    assert {at.op for at in schedule["server"]} - {Op.AGGREGATE, Op.SEND, Op.RECV} == {Op.STORE}
+    for name, mutant in mutants(schedule, topology):
+        assert refused(mutant, topology) is not None, f"{name} passed"
+
+
+@pytest.mark.parametrize(
+    ("actor", "token", "message"),
+    [
+        ("c0", "0U0", "stage 0 is frozen: it only runs forward"),
+        ("c0", "0B0.0", "stage 0 is frozen: it only runs forward"),
+        ("server", "2F0.0", "stage 2 only keeps what arrives"),
+        ("c0", "0K0.0", "stage 0 learns"),
+    ],
+)
+def test_nobody_trains_in_a_transfer(actor, token, message):
+    topology = KEPT.without_aggregation()
+    schedule = build(transfer, topology)
+    extra = parse(f"{actor}: {token}")[actor]
+    with pytest.raises(ScheduleError, match=message):
+        check({**schedule, actor: schedule[actor] + extra}, topology)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"stored": {1}}, "stored"),
+        ({"stored": {2}}, "frozen"),
+        ({"stored": {2}, "frozen": {0}}, "frozen"),
+        ({"placement": ("client", "client", "client"), "stored": {2}, "frozen": {0, 1}}, "stored"),
+    ],
+)
+def test_only_the_last_stage_keeps_and_all_before_it_are_frozen(parts, message):
+    sets = {name: frozenset(value) if name != "placement" else value for name, value in parts.items()}
+    with pytest.raises(ValueError, match=message):
+        Topology(clients=(0,), **{"placement": ("client", "client", "server"), **sets})
 
 
 @settings(max_examples=40, deadline=None)

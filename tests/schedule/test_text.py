@@ -22,7 +22,7 @@ from splitfl.schedule import (
 
 NUMBER = st.integers(0, 10**9 - 1)
 NAME = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,63}", fullmatch=True)
-PER_MICRO = st.sampled_from([Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT])
+PER_MICRO = st.sampled_from([Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.STORE])
 MOVES = st.sampled_from([Op.SEND, Op.RECV])
 NOTHING = st.none()
 FIELDS = st.one_of(
@@ -50,7 +50,7 @@ def test_parse_program_is_the_inverse_of_program_text(program):
     assert parse_program(program_text(program)) == program
 
 
-@given(st.text(alphabet="0123456789FBIWUSRAL.()actgrd:-# \n\u0663", max_size=60))
+@given(st.text(alphabet="0123456789FBIWUSRKAL.()actgrd:-# \n\u0663", max_size=60))
 def test_any_text_is_read_or_refused(source):
     try:
         schedule = parse(source)
@@ -76,7 +76,7 @@ def test_comments_blank_lines_and_wrapping():
     [
         ("0F0.0", r"line 1: '0F0.0': expected an actor's name and a colon"),
         ("c0: 0F0.0\nc0: 0B0.0", r"line 2: 'c0' has a program already"),
-        ("c0:\n 0X0.0", r"line 2: '0X0.0' is no instruction: expected a stage, then one of F B I W U S R A L"),
+        ("c0:\n 0X0.0", r"line 2: '0X0.0' is no instruction: expected a stage, then one of F B I W U S R K A L"),
         ("c0: F0.0", r"line 1: 'F0.0' is no instruction"),
         ("c0: 0F0", r"line 1: '0F0': expected stage F client.micro-batch, such as 0F1.2"),
         ("c0: 0F.0", r"line 1: '0F.0': expected stage F"),

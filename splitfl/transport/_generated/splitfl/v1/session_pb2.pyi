@@ -82,7 +82,7 @@ class Welcome(_message.Message):
     def __init__(self, session: _Optional[str] = ..., client: _Optional[int] = ..., clients: _Optional[int] = ..., settings: _Optional[str] = ...) -> None: ...
 
 class Begin(_message.Message):
-    __slots__ = ("round", "seed", "opening", "programs", "closing", "plan", "first")
+    __slots__ = ("round", "seed", "opening", "programs", "closing", "plan", "first", "phase")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
     OPENING_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class Begin(_message.Message):
     CLOSING_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
     round: int
     seed: int
     opening: str
@@ -97,7 +98,8 @@ class Begin(_message.Message):
     closing: str
     plan: _containers.RepeatedCompositeFieldContainer[Step]
     first: int
-    def __init__(self, round: _Optional[int] = ..., seed: _Optional[int] = ..., opening: _Optional[str] = ..., programs: _Optional[_Iterable[str]] = ..., closing: _Optional[str] = ..., plan: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., first: _Optional[int] = ...) -> None: ...
+    phase: str
+    def __init__(self, round: _Optional[int] = ..., seed: _Optional[int] = ..., opening: _Optional[str] = ..., programs: _Optional[_Iterable[str]] = ..., closing: _Optional[str] = ..., plan: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., first: _Optional[int] = ..., phase: _Optional[str] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("program", "samples")
