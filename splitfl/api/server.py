@@ -21,8 +21,8 @@ from splitfl.run.access import Access
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.evaluation import Evaluate
-from splitfl.run.federation import Options
 from splitfl.run.limits import channel_limits
+from splitfl.run.options import Options
 from splitfl.run.pool import Threads
 from splitfl.run.record import History, RoundRecord
 from splitfl.run.server import run_server

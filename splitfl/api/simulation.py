@@ -12,8 +12,8 @@ from splitfl.api.job import Job, JobError
 from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
 from splitfl.run.evaluation import Evaluate
-from splitfl.run.federation import Options
 from splitfl.run.in_process import run_in_process
+from splitfl.run.options import Options
 from splitfl.run.record import History, RoundRecord
 from splitfl.run.virtual import Fleet, predictor, server_alone
 

@@ -21,7 +21,7 @@ from splitfl.errors import SplitflError
 from splitfl.monitor import configure_logs
 from splitfl.monitor.logs import Form, Level
 from splitfl.run.access import Access
-from splitfl.run.federation import StoppedError
+from splitfl.run.options import StoppedError
 from splitfl.run.stragglers import Stragglers
 from splitfl.run.tokens import load_tokens
 from splitfl.transport import ServerTLS, SessionLimits

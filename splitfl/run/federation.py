@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
 import torch
 
@@ -23,54 +21,20 @@ from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import Tally
 from splitfl.run.moments import give_moments
+from splitfl.run.options import Options, StoppedError
 from splitfl.run.record import Failure, RoundRecord, spans
 from splitfl.run.roster import Roster
 from splitfl.run.server_memory import ServerMemory
 from splitfl.run.server_training import ServerTraining
-from splitfl.run.stragglers import Stragglers
 from splitfl.run.summary import idle_shares, in_sequence, train_loss
 from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
-from splitfl.run.virtual import Predict
 from splitfl.schedule.instruction import weights
 
 Tensors = dict[str, torch.Tensor]
-Evaluate = Callable[[Tensors], dict[str, float]]
 
 _LOGGER = logging.getLogger(__name__)
-
-
-class StoppedError(SplitflError):
-    """The run ended before its last round because it was asked to; a checkpoint of it can be resumed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What a run of rounds may bring along.
-
-    strategy    a message-based Flower strategy, or None where nothing is averaged
-    evaluate    whole model's state -> metrics, after every round
-    predict     costs a turn on the virtual clock; without it the record's seconds are real
-    alone       costs, on that clock, what the server trained on its own in a round, if it did
-    virtual     the record takes its seconds and idle shares from `predict`
-    on_round    called with every record
-    checkpoint  folder for one file per round
-    resume      go on from the newest checkpoint in that folder, if there is one
-    stop        asked after every round: whether to end here, to be resumed later
-    stragglers  when a round closes without some of its clients, and what becomes of those
-    """
-
-    strategy: Any = None
-    evaluate: Evaluate | None = None
-    predict: Predict | None = None
-    alone: Callable[[Tally | None], float] = lambda _: 0.0
-    virtual: bool = False
-    on_round: Callable[[RoundRecord], None] = lambda _: None
-    checkpoint: Path | None = None
-    resume: bool = False
-    stop: Callable[[], bool] = lambda: False
-    stragglers: Stragglers = field(default_factory=Stragglers)
 
 
 class Federation:

@@ -15,7 +15,7 @@ from splitfl.run.blueprint import Blueprint
 from splitfl.run.client import Client, Connect
 from splitfl.run.enrollment import Enrollment
 from splitfl.run.failure import first
-from splitfl.run.federation import Options
+from splitfl.run.options import Options
 from splitfl.run.pool import Inline
 from splitfl.run.server import run_server
 from splitfl.run.trained import Trained

@@ -9,8 +9,9 @@ from splitfl.errors import SplitflError
 from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.enrollment import TAKEN, Enrollment
-from splitfl.run.federation import Federation, Options, StoppedError
+from splitfl.run.federation import Federation
 from splitfl.run.metrics import Recorder
+from splitfl.run.options import Options, StoppedError
 from splitfl.run.parting import part
 from splitfl.run.pool import Pool
 from splitfl.run.record import RoundRecord

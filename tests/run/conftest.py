@@ -19,7 +19,7 @@ from splitfl.data.batches import Batches, plan
 from splitfl.model.micro_batches import sizes, split
 from splitfl.run.client import Client
 from splitfl.run.enrollment import Enrollment
-from splitfl.run.federation import Options
+from splitfl.run.options import Options
 from splitfl.run.pool import Threads
 from splitfl.run.seeds import derive
 from splitfl.run.server import run_server

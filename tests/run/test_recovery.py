@@ -10,7 +10,7 @@ import torch
 
 import splitfl
 from splitfl.run.blueprint import Deadlines
-from splitfl.run.federation import StoppedError
+from splitfl.run.options import StoppedError
 
 METHODS = {
     "fedavg": splitfl.methods.fedavg(),
@@ -140,7 +140,7 @@ async def stopped_and_resumed(bench, made, clients, folder):
     from splitfl.aggregation import strategy_from
     from splitfl.run.client import Client
     from splitfl.run.enrollment import Enrollment
-    from splitfl.run.federation import Options
+    from splitfl.run.options import Options
     from splitfl.run.pool import Threads
     from splitfl.run.server import run_server
     from splitfl.transport import connect, serve
@@ -176,7 +176,7 @@ def test_a_server_killed_after_its_last_round_ends_without_clients_that_are_gone
     """Some clients have heard that training is complete and left; the others come back, and are told so, too."""
     from splitfl.aggregation import strategy_from
     from splitfl.run.enrollment import Enrollment
-    from splitfl.run.federation import Options
+    from splitfl.run.options import Options
     from splitfl.run.pool import Threads
     from splitfl.run.server import run_server
 
