@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,13 +109,14 @@ class Actor:
             Op.LOAD: self._load,
         }
 
-    def clear(self) -> None:
-        """Forget the values of an ended turn; replicas stay."""
-        self.slots = Slots()
-        self.collected.clear()
-        self.tally.clear()
-        self.awaited.clear()
-        self.recorder.clear()
+    def clear(self, clients: Collection[int]) -> None:
+        """Forget what `clients` left in an ended turn, and what they share; replicas stay."""
+        self.forget(clients)
+        for states in self.collected.values():
+            for client in clients:
+                states.pop(client, None)
+        self.awaited -= {f"c{client}" for client in clients}
+        self.recorder.forget(clients)
 
     def forget(self, clients: Iterable[int]) -> None:
         """Forget what `clients` left in an attempt that is given up, and what they share."""
@@ -283,7 +284,7 @@ class Actor:
 
     async def _aggregate(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
         states = [held.state() if isinstance(held, Replica) else held for held in taken]
-        self.collected[at.stage] = dict(zip(work.topology.clients, states, strict=True))
+        self.collected.setdefault(at.stage, {}).update(zip(work.topology.clients, states, strict=True))
         return {Kind.AVG: None}
 
     async def _load(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:

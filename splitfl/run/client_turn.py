@@ -95,7 +95,7 @@ class ClientTurn:
     def undo(self) -> None:
         """The turn came too late: its work counts for nothing, here as on the server."""
         if 0 in self._snapshots:
-            self._actor.clear()
+            self._actor.clear((self.client,))
             self._actor.discard(self._snapshots.restore(0, self._actor.replicas, self._actor.tally))
         self._actor.wire.changes.undo()
         self._seed, self.steps = None, 0
@@ -110,7 +110,7 @@ class ClientTurn:
             await self._recall(begin)
         actor, again = self._actor, begin.seed == self._seed
         self._seed, self.number, self.steps = begin.seed, begin.round, begin.first
-        actor.clear()
+        actor.clear((self.client,))
         if again:
             actor.wire.changes.undo()
         else:
@@ -183,7 +183,11 @@ class ClientTurn:
         return Report(
             begin.round,
             len(self._dataset),  # type: ignore[arg-type]
-            {"busy": self._recorder.busy, "seconds": time.monotonic() - start, **(tally.metrics() if tally else {})},
+            {
+                "busy": self._recorder.busy((self.client,)),
+                "seconds": time.monotonic() - start,
+                **(tally.metrics() if tally else {}),
+            },
             tuple(Traced(str(event.instruction), event.start, event.end, event.nbytes) for event in events),
         )
 

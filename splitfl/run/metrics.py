@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from splitfl.planning.timeline import Event
@@ -12,21 +13,22 @@ COMPUTE = frozenset({Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEI
 
 @dataclass(slots=True)
 class Recorder:
-    """Events of the current turn by step, and the seconds that were spent computing."""
+    """Events of the turns that are under way, by step."""
 
     events: list[tuple[int, Event]] = field(default_factory=list)
-    busy: float = 0.0
 
     def add(self, step: int, event: Event) -> None:
         """Record one instruction of mini-batch `step`; its times are monotonic seconds."""
         self.events.append((step, event))
-        if event.instruction.op in COMPUTE:
-            self.busy += event.end - event.start
 
-    def clear(self) -> None:
-        """Forget everything, for the next turn."""
-        self.events.clear()
-        self.busy = 0.0
+    def busy(self, clients: Collection[int]) -> float:
+        """Seconds that were spent computing for `clients`, or for all together."""
+        mine = (event for _, event in self.events if _is_of(event, clients) and event.instruction.op in COMPUTE)
+        return sum(event.end - event.start for event in mine)
+
+    def forget(self, clients: Collection[int]) -> None:
+        """Forget the events of `clients`, and those of all together."""
+        self.events = [(step, event) for step, event in self.events if not _is_of(event, clients)]
 
     def step(self, step: int, *, since: float, client: int | None = None) -> list[Event]:
         """The events of one mini-batch (of one client, or all), with times counted from `since`."""
@@ -35,6 +37,10 @@ class Recorder:
             for at, event in self.events
             if at == step and (client is None or event.instruction.client == client)
         ]
+
+
+def _is_of(event: Event, clients: Collection[int]) -> bool:
+    return event.instruction.client is None or event.instruction.client in clients
 
 
 def traced_step(steps: int) -> int:

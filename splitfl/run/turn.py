@@ -94,6 +94,11 @@ class Turns:
             waiting = {client: state for client, state in waiting.items() if client not in failures}
         return TurnOutcome(failures=failures)
 
+    def plan(self, clients: Iterable[int], phase: Phase = Phase.TRAIN) -> list[GroupPlan]:
+        """What a turn of `clients` that move apart would be."""
+        members = self._roster.members
+        return [self._plan({client: members[client].samples}, 0, phase) for client in sorted(clients)]
+
     def _shared(self) -> dict[Value, Replica]:
         return {key: replica for key, replica in self._actor.replicas.items() if key.client is None}
 
@@ -119,7 +124,7 @@ class Turns:
         parts = [samples] if together else [{c: n} for c, n in samples.items()]
         draw = derive(self._blueprint.seed, "sizes", round_number)
         outcome.plans = [self._plan(part, draw, phase) for part in parts]
-        self._actor.clear()
+        self._actor.clear(samples)
         groups = [self._make(plan, round_number, averages) for plan in outcome.plans]
         await self._run(groups, outcome)
         failed = [client for client in outcome.failures if client in self._roster.members]
@@ -128,12 +133,13 @@ class Turns:
         if survivors and phase is not Phase.UPLOAD and not (outcome.failures and together):
             await self._collect(survivors, outcome, phase)
         outcome.seconds = time.monotonic() - start
-        outcome.busy = self._actor.recorder.busy
-        outcome.tallies = dict(self._actor.tally)
+        outcome.busy = self._actor.recorder.busy(samples)
+        outcome.tallies = {client: tally for client, tally in self._actor.tally.items() if client in samples}
         outcome.timeline = self._timeline(groups)
         return outcome
 
     async def _part(self, client: int, outcome: TurnOutcome) -> None:
+        self._actor.forget([client])
         if client in outcome.late:
             await self._roster.excuse(client, outcome.failures[client])
         else:
@@ -235,5 +241,5 @@ class Turns:
         program: Program = [Instruction(Op.AGGREGATE, stage) for stage in sorted(topology.aggregated)]
         await self._actor.run(program, Work(topology=topology, turn=self._turn, step=0, seed=0))
         for stage in sorted(topology.aggregated):
-            for client, state in self._actor.collected[stage].items():
-                outcome.states.setdefault(client, {}).update(state)
+            for client in survivors:
+                outcome.states.setdefault(client, {}).update(self._actor.collected[stage].pop(client))
