@@ -184,6 +184,11 @@ class Job:
         minimum = minimum_micro_batch(model)
         if self._method.server_trains_alone or self._method.align_every:
             self._require_samples_at_cut(parts)
+        if self._method.rounds != "in step" and self.optimizer_state == "keep":
+            raise JobError(
+                f'optimizer_state = "keep" with method {self._method.name!r}: expected "reset", since its turns begin '
+                "with weights of different rounds"
+            )
         if self._method.global_sampling and minimum > 1:
             raise JobError(
                 f"method = {self._method.name!r} draws mini-batches of any size, this model takes {minimum} samples or "

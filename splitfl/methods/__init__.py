@@ -1,5 +1,7 @@
 """The methods, each a short declaration; `METHODS` maps their names to the functions that make them."""
 
+from splitfl.methods.ahead import asynchronous as asynchronous
+from splitfl.methods.ahead import pipe_sgd as pipe_sgd
 from splitfl.methods.end_to_end import fedavg as fedavg
 from splitfl.methods.end_to_end import gpsl as gpsl
 from splitfl.methods.end_to_end import parallel_sl as parallel_sl
@@ -33,6 +35,8 @@ METHODS = Registry(
         "u-shaped": u_shaped,
         "parallel-sl": parallel_sl,
         "gpsl": gpsl,
+        "async": asynchronous,
+        "pipe-sgd": pipe_sgd,
         "local-loss": local_loss,
         "cse-fsl": cse_fsl,
         "fsl-sage": fsl_sage,

@@ -59,6 +59,11 @@ class Method:
     align_every    every so many rounds the server fits the auxiliary networks to the tail's gradients of the round's
                    activations; 0: fronts train them themselves, on the labels
     upload_every   activations go to the tail in every so manieth mini-batch; in the others only the front trains
+    rounds         "in step": a round ends when its clients are done; "overlapped": the next turn begins before the
+                   round's average is known, from the one before; "buffered": an average of every `buffer` updates,
+                   whoever they are of
+    buffer         updates that make a buffered round
+    staleness      weight of an update in a buffered round: (1 + rounds that went by while it was made) ** -staleness
     distils        each stage has a block of a teacher too, and its loss is the distance from it; there are no labels
     front_trained_by, source  for the table: whose gradient trains the front, and the paper
 
@@ -86,6 +91,9 @@ class Method:
     server_epochs: int = 1
     align_every: int = 0
     upload_every: int = 1
+    rounds: Literal["in step", "overlapped", "buffered"] = "in step"
+    buffer: int = 1
+    staleness: float = 0.0
     distils: bool = False
     front_trained_by: str = "server's gradient"
     source: str = ""
@@ -93,9 +101,13 @@ class Method:
     def __post_init__(self) -> None:
         self._require(self.front_stages >= 1, "front_stages", "1 or more")
         self._require(self.auxiliary_share > 0, "auxiliary_share", "a share above 0, such as 0.1")
-        for name in ("upload_every", "transfer_every", "server_epochs"):
+        for name in ("upload_every", "transfer_every", "server_epochs", "buffer"):
             self._require(getattr(self, name) >= 1, name, "1 or more")
         self._require(self.align_every >= 0, "align_every", "0 or more")
+        self._require(self.staleness >= 0, "staleness", "0 or more")
+        apart = self.takes_strategy and not (self.shared_tail or self.personal_front or self.server_trains_alone)
+        wanted = '"in step" unless client and server partitions are averaged, with a replica per client'
+        self._require(apart or self.rounds == "in step", "rounds", wanted)
         own_loss = self.upload_every == 1 or self.local_losses != "none"
         self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
         self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")

@@ -18,6 +18,7 @@ from splitfl.errors import SplitflError
 from splitfl.events import event
 from splitfl.methods import Phase
 from splitfl.run.actor import Actor
+from splitfl.run.ahead import Ahead
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import Tally
 from splitfl.run.moments import give_moments
@@ -26,7 +27,7 @@ from splitfl.run.record import Failure, RoundRecord, spans
 from splitfl.run.roster import Roster
 from splitfl.run.server_memory import ServerMemory
 from splitfl.run.server_training import ServerTraining
-from splitfl.run.summary import idle_shares, in_sequence, train_loss
+from splitfl.run.summary import idle_shares, in_sequence, metrics_of, train_loss
 from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
@@ -58,6 +59,7 @@ class Federation:
         self._asked: set[int] = set()
         self._phase = Phase.TRAIN
         self._alone: Tally | None = None
+        self._ahead: Ahead | None = None
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
             averaged, buffers = self._averaged(), blueprint.buffers
@@ -68,19 +70,29 @@ class Federation:
         self._memory.require_writable()
         if self._options.resume:
             await asyncio.to_thread(self._resume)
+        try:
+            if self._blueprint.method.rounds != "in step":
+                predict = self._options.predict if self._options.virtual else None
+                self._ahead = Ahead(self._blueprint, self._roster, self._turns, predict=predict, last=rounds)
+            return await self._rounds(rounds)
+        finally:
+            if self._ahead is not None:
+                await self._ahead.close()
+
+    async def _rounds(self, rounds: int) -> Trained:
         for number in range(len(self._trained.rounds) + 1, rounds + 1):
             if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
             self._outcomes, self._refused, self._asked, self._alone = [], [], set(), None
             self._phase = self._blueprint.method.phase(number, rounds)
-            before = self._traffic()
+            before, clock = self._traffic(), self._ahead.clock if self._ahead else 0.0
             event(_LOGGER, "round_started", round=number, clients=len(self._roster.members))
             start = time.monotonic()
             await self._round(number)
             seconds = time.monotonic() - start
-            record = await self._record(number, seconds, before)
+            record = await self._record(number, seconds, before, clock)
             self._trained.rounds.append(record)
-            event(_LOGGER, "round_finished", **_figures(record))
+            event(_LOGGER, "round_finished", **record.figures())
             await self._keep()
             self._options.on_round(self._trained.rounds[-1])
             if number < rounds and self._options.stop():
@@ -104,6 +116,8 @@ class Federation:
     async def _round(self, number: int) -> None:
         if self._phase in (Phase.UPLOAD, Phase.SERVER):
             await self._on_its_own(number)
+        elif self._strategy is not None and self._ahead is not None:
+            await self._without_waiting(number, self._strategy, self._ahead)
         elif self._strategy is not None:
             await self._aggregated(number, self._strategy)
         elif self._blueprint.method.in_turn:
@@ -175,6 +189,28 @@ class Federation:
         if self._blueprint.method.align_every:
             await self._align(number)
 
+    async def _without_waiting(self, number: int, strategy: StrategyRounds, ahead: Ahead) -> None:
+        """The clients whose turns arrive, and the strategy's average of what they learned, put onto the weights of now.
+
+        What a turn learned is the difference to the weights that it began with, and counts by how old those are.
+        """
+        arrived = await ahead.arrivals(number, self._trained.state)
+        self._outcomes += [outcome for _, outcome in arrived]
+        averaged = self._averaged()
+        replies = [
+            ahead.onto(averaged, reply, turn, number) for turn, outcome in arrived for reply in self._replies(outcome)
+        ]
+        self._asked = {reply.client for reply in replies}
+        absent = {c: reason for c in self._roster.members if (reason := self._turns.absent(c))}
+        replies += [Refusal(client, self._names[client], reason) for client, reason in absent.items()]
+        if not any(isinstance(reply, Update) for reply in replies):
+            self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
+            self._require_quorum(number)
+        asked = {reply.client: reply.name for reply in replies}
+        averages = await asyncio.to_thread(strategy.round, number, averaged, lambda _: replies, asked)
+        self._refused.extend(averages.refused)
+        self._take(averages)
+
     def _require_quorum(self, number: int) -> None:
         """Raise SplitflError where too few of the clients that were asked have work in the round."""
         asked, delivered = len(self._asked), len(self._participants())
@@ -193,6 +229,10 @@ class Federation:
         averages = {job.client: whole | job.state for job in assignments}
         outcome = await self._turns.run(number, averages, phase=self._phase)
         self._outcomes.append(outcome)
+        return self._replies(outcome)
+
+    def _replies(self, outcome: TurnOutcome) -> list[Reply]:
+        """What the clients of a turn hand over, in the order of their ids, and who failed."""
         replies: list[Reply] = [
             Update(client, self._names[client], self._samples[client], state)
             for client, state in sorted(outcome.states.items())
@@ -222,15 +262,16 @@ class Federation:
             for client, front in turn.fronts.items():
                 self._trained.fronts[self._names[client]] = front
 
-    async def _record(self, number: int, seconds: float, before: tuple[int, int]) -> RoundRecord:
+    async def _record(self, number: int, seconds: float, before: tuple[int, int], clock: float) -> RoundRecord:
         up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
-        metrics = await asyncio.to_thread(self._metrics)
+        metrics = await asyncio.to_thread(metrics_of, self._trained, self._options.evaluate)
         trained = [outcome for outcome in self._outcomes if outcome.plans]
         timelines = [self._options.predict(outcome.plans) for outcome in trained if self._options.predict]
         alone = self._server.seconds if self._alone else 0.0
         idle = idle_shares(self._outcomes, slots=self._actor.pool.slots, seconds=seconds, server_alone=alone)
         if self._options.virtual:
-            seconds, idle = in_sequence(timelines, server_alone=self._options.alone(self._alone))
+            spent = self._ahead.clock - clock if self._ahead else None
+            seconds, idle = in_sequence(timelines, server_alone=self._options.alone(self._alone), spent=spent)
         return RoundRecord(
             round=number,
             seconds=seconds,
@@ -251,21 +292,14 @@ class Federation:
         clients = {client for turn in self._outcomes for client in turn.reports} - refused
         return tuple(self._names[client] for client in sorted(clients))
 
-    def _metrics(self) -> dict[str, float]:
-        """Test metrics of the trained model; of personal models, their mean."""
-        if self._options.evaluate is None:
-            return {}
-        states = list(self._trained.models().values()) or [self._trained.model]
-        found = [self._options.evaluate(state) for state in states]
-        return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
-
     def _traffic(self) -> tuple[int, int]:
         channels = self._roster.channels
         return sum(channel.received_bytes for channel in channels), sum(channel.sent_bytes for channel in channels)
 
     async def _keep(self) -> None:
         """Write the round down; where the disk refuses, that is in the record."""
-        error = await self._memory.keep(self._trained, self._strategy, self._actor.replicas)
+        replicas = self._actor.replicas if self._blueprint.training.optimizer_state == "keep" else {}
+        error = await self._memory.keep(self._trained, self._strategy, replicas)
         if error is not None:
             last = self._trained.rounds[-1]
             self._trained.rounds[-1] = replace(last, failures=(*last.failures, Failure("server", str(error))))
@@ -279,11 +313,3 @@ class Federation:
         for stage in self._topology.shared:
             replica = self._actor.replica(weights(self._topology, stage, None), self._topology)
             replica.load(self._blueprint.stage_state(self._trained.state, stage), reset_optimizer=False)
-
-
-def _figures(record: RoundRecord) -> dict[str, object]:
-    """A record's figures as an event tells them."""
-    names = ("round", "seconds", "accuracy", "loss", "bytes_up", "bytes_down")
-    figures = {name: getattr(record, name) for name in names}
-    known = {name: value for name, value in figures.items() if value is not None}
-    return {**known, "participants": len(record.participants), "failures": len(record.failures)}

@@ -73,6 +73,12 @@ class RoundRecord:
     participants: tuple[str, ...] = ()
     failures: tuple[Failure, ...] = ()
 
+    def figures(self) -> dict[str, object]:
+        """What is known of the round, as an event tells it."""
+        names = ("round", "seconds", "accuracy", "loss", "bytes_up", "bytes_down")
+        known = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {**known, "participants": len(self.participants), "failures": len(self.failures)}
+
     def to_json(self) -> str:
         """The record as one line of JSON, as in the history's `rounds`."""
         return _ROUND.dump_json(self).decode()

@@ -7,8 +7,19 @@ from collections.abc import Sequence
 
 from splitfl.planning.timeline import Timeline
 from splitfl.run.enrollment import natural
+from splitfl.run.options import Evaluate
+from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome
 from splitfl.transport.messages import Report
+
+
+def metrics_of(trained: Trained, evaluate: Evaluate | None) -> dict[str, float]:
+    """Test metrics of the trained model; of personal models, their mean."""
+    if evaluate is None:
+        return {}
+    states = list(trained.models().values()) or [trained.model]
+    found = [evaluate(state) for state in states]
+    return {name: sum(each[name] for each in found) / len(found) for name in found[0]}
 
 
 def train_loss(outcomes: Sequence[TurnOutcome]) -> float | None:
@@ -48,11 +59,18 @@ def idle_shares(
     return {actor: min(1.0, max(0.0, 1 - busy[actor] / seconds)) for actor in sorted(busy, key=natural)}
 
 
-def in_sequence(timelines: Sequence[Timeline], *, server_alone: float = 0.0) -> tuple[float, dict[str, float]]:
-    """Seconds and idle shares of turns that follow one another, and of `server_alone` seconds of the server's own."""
-    seconds = sum(timeline.makespan for timeline in timelines) + server_alone
+def in_sequence(
+    timelines: Sequence[Timeline], *, server_alone: float = 0.0, spent: float | None = None
+) -> tuple[float, dict[str, float]]:
+    """Seconds and idle shares of turns that follow one another, and of `server_alone` seconds of the server's own.
+
+    `spent`: the seconds, where the turns did not follow one another; a client's work then counts where it arrives.
+    """
+    seconds = sum(timeline.makespan for timeline in timelines) + server_alone if spent is None else spent
     busy: dict[str, float] = {"server": server_alone} if server_alone else {}
     for timeline in timelines:
         for actor, spent in timeline.busy.items():
             busy[actor] = busy.get(actor, 0.0) + spent / timeline.slots[actor]
-    return seconds, {actor: 1 - busy[actor] / seconds if seconds else 0.0 for actor in sorted(busy, key=natural)}
+    return seconds, {
+        actor: max(0.0, 1 - busy[actor] / seconds) if seconds else 0.0 for actor in sorted(busy, key=natural)
+    }

@@ -80,7 +80,7 @@ class Turns:
         lost client, with a new schedule: the lost one leaves no trace in the weights. If all are lost, the outcome
         holds their failures only.
         """
-        failures = {client: reason for client in averages if (reason := self._too_few(client))}
+        failures = {client: reason for client in averages if (reason := self.absent(client))}
         waiting = {client: state for client, state in averages.items() if client not in failures}
         while waiting:
             before = Snapshots()
@@ -102,7 +102,7 @@ class Turns:
     def _shared(self) -> dict[Value, Replica]:
         return {key: replica for key, replica in self._actor.replicas.items() if key.client is None}
 
-    def _too_few(self, client: int) -> str | None:
+    def absent(self, client: int) -> str | None:
         """Why a client takes no part though it is there, or None."""
         training, least = self._blueprint.training, self._blueprint.minimum
         samples = self._roster.members[client].samples

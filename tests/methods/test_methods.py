@@ -18,6 +18,8 @@ TABLE = {
     "u-shaped": ((CLIENT, "server", CLIENT), set(), {0, 1, 2}, False, False),
     "parallel-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "gpsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "async": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
+    "pipe-sgd": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "local-loss": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "cse-fsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "fsl-sage": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
