@@ -183,6 +183,27 @@ async def over_grpc(blueprint, clients, *, rounds, slots=2, tls=None, ends=None,
         await asyncio.to_thread(pool.close)
 
 
+def leaving_at(step):
+    """A client that goes away when it is to send something of mini-batch `step`."""
+
+    async def end(name, data, plain, open_channel):
+        async def connecting():
+            channel = await open_channel()
+            told = channel.send
+
+            async def send(address, payload):
+                if address.step == step:
+                    await channel.close()
+                return await told(address, payload)
+
+            channel.send = send
+            return channel
+
+        return await plain(name, data, connecting)
+
+    return end
+
+
 def run(work, *, within: float = 60.0):
     """Run a coroutine on the library's own loop, in bounded time."""
     return run_blocking(asyncio.wait_for(work, within))

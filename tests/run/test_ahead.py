@@ -185,22 +185,7 @@ def test_training_goes_on_without_a_lost_client(bench, clients):
     blueprint = bench.job(bench.Mlp, "relu", splitfl.methods.asynchronous(buffer=2)).blueprint()
     blueprint = replace(blueprint, deadlines=replace(blueprint.deadlines, rejoin=0.0))
 
-    async def end(name, data, plain, open_channel):
-        async def connecting():
-            channel = await open_channel()
-            told = channel.send
-
-            async def send(address, payload):
-                if address.step == 1:
-                    await channel.close()
-                return await told(address, payload)
-
-            channel.send = send
-            return channel
-
-        return await plain(name, data, connecting)
-
-    found, words = bench.run(bench.over_grpc(blueprint, named, rounds=5, ends={"c0": end}))
+    found, words = bench.run(bench.over_grpc(blueprint, named, rounds=5, ends={"c0": bench.leaving_at(1)}))
     assert [failure.client for record in found.rounds for failure in record.failures] == ["c0"]
     assert all(record.participants == ("c1", "c2") for record in found.rounds)
     assert isinstance(words["c0"], Exception)

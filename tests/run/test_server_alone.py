@@ -261,24 +261,9 @@ def test_a_client_that_is_lost_in_the_upload_leaves_nothing_behind(bench, client
     made = bench.job(smooth, "1", splitfl.methods.ecofed())
     named = {f"c{client}": each for client, each in enumerate(clients)}
 
-    async def end(name, data, plain, open_channel):
-        async def connecting():
-            channel = await open_channel()
-            told = channel.send
-
-            async def send(address, payload):
-                if address.step == 1:
-                    await channel.close()
-                return await told(address, payload)
-
-            channel.send = send
-            return channel
-
-        return await plain(name, data, connecting)
-
     blueprint = made.blueprint()
     blueprint = replace(blueprint, deadlines=replace(blueprint.deadlines, rejoin=0.0))
-    trained, _ = bench.run(bench.over_grpc(blueprint, named, rounds=1, ends={"c2": end}))
+    trained, _ = bench.run(bench.over_grpc(blueprint, named, rounds=1, ends={"c2": bench.leaving_at(1)}))
     without = splitfl.simulate(made, clients={name: named[name] for name in ("c0", "c1")}, rounds=1)
     assert bench.difference(trained.model, without.state) == 0
     assert [failure.client for failure in trained.rounds[0].failures] == ["c2"]
