@@ -14,15 +14,17 @@ from splitfl.schedule.topology import Topology
 from splitfl.schedule.walk import Walk, walk
 
 Places = list[tuple[str, int]]
+Part = tuple[int, int | None, int, int]
+"""Stage, client, micro-batch and chunk."""
 
 
 def check(schedule: Schedule, topology: Topology) -> Walk:
     """Prove that `schedule` carries out `topology` exactly, and return the walk that did.
 
-    Every stage, client, micro-batch and chunk has `steps` forwards and `steps` backwards (one B, or I and W); every
-    replica takes `steps` optimizer steps; every aggregated stage is averaged once and loaded once per client; every
-    instruction is on the actor where its stage is placed; and the whole can be carried out (`walk`). Raises
-    ScheduleError naming the place.
+    Every stage, client (a merged stage: all together), micro-batch and chunk has `steps` forwards and `steps` backwards
+    (one B, or I and W); every replica takes `steps` optimizer steps; every aggregated stage is averaged once and loaded
+    once per client; every instruction is on the actor where its stage is placed; and the whole can be carried out
+    (`walk`). Raises ScheduleError naming the place.
     """
     found: dict[Instruction, Places] = {}
     for actor, program in schedule.items():
@@ -44,12 +46,15 @@ def check(schedule: Schedule, topology: Topology) -> Walk:
 
 def _misplaced(actor: str, instruction: Instruction, topology: Topology) -> str | None:
     """What is wrong with seeing this instruction on this actor, or None."""
-    op, stage, client, micro, chunk, _, peer = instruction
+    op, stage, client, micro, chunk, kind, peer = instruction
     if not 0 <= stage < topology.stages:
         return f"unknown stage {stage}, expected 0 to {topology.last}"
     if client is not None and client not in topology.clients:
         return f"unknown client {client}, expected one of {', '.join(map(str, topology.clients))}"
-    if micro is not None and (client is None or micro not in topology.micro(client)):
+    together = client is None and stage in topology.merged
+    if client is None and micro is not None and kind is None and not together:
+        return "names no client"
+    if micro is not None and micro not in topology.micro(client):
         return f"unknown micro-batch {micro} of client {client}"
     if not 0 <= chunk < topology.chunks:
         return f"unknown chunk {chunk}, expected 0 to {topology.chunks - 1}"
@@ -62,12 +67,14 @@ def _misplaced(actor: str, instruction: Instruction, topology: Topology) -> str 
         home = topology.aggregator
     elif client is not None:
         home = topology.actor(stage, client)
-    elif op is Op.STEP and stage in topology.joint:
+    elif together or (op is Op.STEP and stage in topology.joint):
         home = topology.placement[stage]
     else:
         return "names no client"
     if op is Op.STEP and client is not None and stage in topology.joint:
         return f"stage {stage} takes one joint step for all clients: {stage}U"
+    if client is not None and stage in topology.merged:
+        return f"stage {stage} computes for all clients together: {instruction._replace(client=None)}"
     if micro is None and op in (Op.FORWARD, Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT, Op.STORE):
         return "names no micro-batch"
     if (op is Op.STORE) != (stage in topology.stored):
@@ -91,12 +98,12 @@ def _required(topology: Topology) -> Iterator[tuple[Instruction, int]]:
             yield Instruction(Op.LOAD, stage, client), 1
 
 
-def _parts(topology: Topology) -> Iterator[tuple[int, int, int, int]]:
+def _parts(topology: Topology) -> Iterator[Part]:
     for stage in range(topology.stages):
-        for client in topology.clients:
-            for micro in topology.micro(client):
+        for owner in topology.owners(stage):
+            for micro in topology.micro(owner):
                 for chunk in range(topology.chunks):
-                    yield stage, client, micro, chunk
+                    yield stage, owner, micro, chunk
 
 
 def _count(expected: Instruction, places: Places, times: int, topology: Topology) -> None:
@@ -109,7 +116,7 @@ def _count(expected: Instruction, places: Places, times: int, topology: Topology
         raise ScheduleError(problem, actor=_home(expected, topology))
 
 
-def _count_backwards(found: dict[Instruction, Places], part: tuple[int, int, int, int], topology: Topology) -> None:
+def _count_backwards(found: dict[Instruction, Places], part: Part, topology: Topology) -> None:
     full, inputs, weights = (Instruction(op, *part) for op in (Op.BACKWARD, Op.BACKWARD_INPUT, Op.BACKWARD_WEIGHT))
     starts = found.get(full, []) + found.get(inputs, [])
     if len(starts) > topology.steps:

@@ -11,6 +11,7 @@ Values are named, never numbered by position:
     grad[s,c,m,q]    gradient of the loss with respect to act[s,c,m,q]
     wstash[s,c,m,q]  what is left for the weights after BACKWARD_INPUT
     pgrad[s,c,m,q]   that micro-batch's contribution to the weight gradients of stage s
+    act[s,m,q] and the others without c: of all clients together, where stage s is merged
     params[s,c]      weights of a replica (params[s] when one replica serves all clients)
     avg[s,c]         averaged weights of stage s, on their way to client c's replica
 """
@@ -56,7 +57,7 @@ class Kind(StrEnum):
 
 
 class Value(NamedTuple):
-    """The name of one value; `client` is None for the weights of a shared stage."""
+    """The name of one value; `client` is None for the weights of a shared stage and all that a merged one computes."""
 
     kind: Kind
     stage: int
@@ -74,7 +75,8 @@ class Value(NamedTuple):
 class Instruction(NamedTuple):
     """One instruction of one actor.
 
-    `client` is None for AGGREGATE and the joint STEP of a shared stage; `micro_batch` for those, any STEP, and LOAD.
+    `client` is None for AGGREGATE, the joint STEP of a shared stage and what a merged stage computes for all clients
+    together; `micro_batch` for AGGREGATE, any STEP, and LOAD.
     `kind` and `peer` are set for SEND and RECV only: which value moves, and the actor at the other end.
     """
 
@@ -120,14 +122,13 @@ def effects(instruction: Instruction, topology: Topology) -> Effects:
     """
     op, stage, client, micro, chunk, _, _ = instruction
     here = (stage, client, micro, chunk)
-    below = (stage - 1, client, micro, chunk)
     if op is Op.SEND:
         return Effects(consumes=(instruction.value,))
     if op is Op.RECV:
         return Effects(writes=(instruction.value,))
     if op is Op.FORWARD:
         return Effects(
-            consumes=(Value(Kind.ACT, *below),) if stage > 0 else (),
+            consumes=_below(Kind.ACT, instruction, topology) if stage > 0 else (),
             reads=(weights(topology, stage, client),),
             writes=(
                 *([Value(Kind.ACT, *here)] if stage < topology.last else []),
@@ -135,10 +136,11 @@ def effects(instruction: Instruction, topology: Topology) -> Effects:
             ),
         )
     if op is Op.STORE:
-        return Effects(consumes=(Value(Kind.ACT, *below),))
+        return Effects(consumes=_below(Kind.ACT, instruction, topology))
     if op is Op.BACKWARD or op is Op.BACKWARD_INPUT:
         upstream = () if stage in topology.losses else (Value(Kind.GRAD, *here),)
-        downstream = () if stage == 0 or stage - 1 in topology.losses else (Value(Kind.GRAD, *below),)
+        ends = stage == 0 or stage - 1 in topology.losses
+        downstream = () if ends else _below(Kind.GRAD, instruction, topology)
         left = Kind.PGRAD if op is Op.BACKWARD else Kind.WSTASH
         return Effects(
             consumes=(Value(Kind.STASH, *here), *upstream),
@@ -148,7 +150,7 @@ def effects(instruction: Instruction, topology: Topology) -> Effects:
     if op is Op.BACKWARD_WEIGHT:
         return Effects(consumes=(Value(Kind.WSTASH, *here),), writes=(Value(Kind.PGRAD, *here),))
     if op is Op.STEP:
-        owners = topology.clients if client is None else (client,)
+        owners = topology.owners(stage) if client is None else (client,)
         gradients = tuple(
             Value(Kind.PGRAD, stage, owner, m, q)
             for owner in owners
@@ -165,6 +167,13 @@ def effects(instruction: Instruction, topology: Topology) -> Effects:
     if op is Op.LOAD:
         return Effects(consumes=(Value(Kind.AVG, stage, client),), writes=(weights(topology, stage, client),))
     raise ValueError(f"unknown operation {op!r}")
+
+
+def _below(kind: Kind, instruction: Instruction, topology: Topology) -> tuple[Value, ...]:
+    """The values of `kind` between the stage below and this one: one, or one per client where they are merged here."""
+    _, stage, client, micro, chunk, _, _ = instruction
+    owners = topology.owners(stage - 1) if client is None else (client,)
+    return tuple(Value(kind, stage - 1, owner, micro, chunk) for owner in owners)
 
 
 def weights(topology: Topology, stage: int, client: int | None) -> Value:

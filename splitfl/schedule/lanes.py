@@ -9,7 +9,9 @@ a shared stage. So a program is split into lanes, one per client, which run conc
     joint                             0A
 
 Where lanes meet, program order holds, so that a seed decides the bits: on a stage with a single replica every compute
-instruction waits for the one before it, and an instruction that concerns all clients waits for each of them.
+instruction waits for the one before it, and an instruction that concerns all clients waits for each of them. One that
+computes for all of them at a merged stage takes what came from the stage below, and gives gradients back there: it
+meets the lanes at both stages.
 """
 
 from __future__ import annotations
@@ -39,6 +41,13 @@ def lane(instruction: Instruction) -> int | None:
     return None if instruction.op is Op.AGGREGATE else instruction.client
 
 
+def _touched(instruction: Instruction, topology: Topology) -> tuple[int, ...]:
+    """The stages at which an instruction that concerns all clients meets those of single ones."""
+    stage = instruction.stage
+    enters = stage in topology.merged and stage > 0 and stage - 1 not in topology.merged
+    return (stage, stage - 1) if enters and instruction.micro_batch is not None else (stage,)
+
+
 def lanes(program: Program, topology: Topology) -> dict[int | None, tuple[Entry, ...]]:
     """The lanes of one actor's program, by client id (None: joint instructions), in order of first appearance.
 
@@ -53,8 +62,9 @@ def lanes(program: Program, topology: Topology) -> dict[int | None, tuple[Entry,
     for position, instruction in enumerate(program):
         own, stage = lane(instruction), instruction.stage
         meets: list[tuple[int | None, int]] = []
+        touched = _touched(instruction, topology) if own is None else (stage,)
         if own is None:
-            meets += latest.get(stage, {}).items()
+            meets += (meeting for each in touched for meeting in latest.get(each, {}).items())
         elif stage in joint:
             meets.append((None, joint[stage]))
         if stage in topology.shared and instruction.op is not Op.SEND and instruction.op is not Op.RECV:
@@ -66,8 +76,9 @@ def lanes(program: Program, topology: Topology) -> dict[int | None, tuple[Entry,
             if other != own and waited.get((own, other), -1) < earlier:
                 waited[own, other] = earlier
                 after.add(earlier)
-        latest.setdefault(stage, {})[own] = position
-        if own is None:
-            joint[stage] = position
+        for each in touched:
+            latest.setdefault(each, {})[own] = position
+            if own is None:
+                joint[each] = position
         split.setdefault(own, []).append(Entry(position, instruction, tuple(sorted(after))))
     return {key: tuple(entries) for key, entries in split.items()}

@@ -22,7 +22,8 @@ def arrange(topology: Topology, order: Order) -> dict[str, tuple[Instruction, ..
     """The programs of one mini-batch in which every client's work follows `order`.
 
     With a shared stage that takes a step per client (SplitFed V2), clients go one after the other; else they take
-    turns, visit by visit (a visit is what one actor does for one client in one go).
+    turns, visit by visit (a visit is what one actor does for one client in one go). At merged stages the visits of all
+    clients are one.
     """
     work = [
         [*order(topology, client), *(Instruction(Op.STEP, stage, client) for stage in _own_steps(topology))]
@@ -68,6 +69,11 @@ def _actor(topology: Topology, instruction: Instruction) -> str:
 
 
 def _in_turn(topology: Topology, work: list[list[Instruction]]) -> Iterator[Instruction]:
-    visits = [[list(visit) for _, visit in groupby(items, key=lambda item: _actor(topology, item))] for items in work]
+    def place(at: Instruction) -> tuple[str, bool]:
+        return _actor(topology, at), at.stage in topology.merged
+
+    visits = [[list(visit) for _, visit in groupby(items, key=place)] for items in work]
     for turn in zip_longest(*visits, fillvalue=()):
-        yield from chain(*turn)
+        yield from dict.fromkeys(
+            at._replace(client=None) if at.stage in topology.merged else at for visit in turn for at in visit
+        )

@@ -6,7 +6,8 @@
     server: ...
 
 One block per actor: its name, a colon, its instructions in order, over as many lines as they need. An instruction is
-stage, operation, client, `.micro-batch`, `.chunk` if not 0, and for SEND and RECV `(kind:other actor)`.
+stage, operation, client (none where a stage computes for all), `.micro-batch`, `.chunk` if not 0, and for SEND and RECV
+`(kind:other actor)`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _TOKEN = re.compile(
 _HEADING = re.compile(rf"({ACTOR_NAME})\s*:")
 _LONGEST_TOKEN = 128
 
-_PER_MICRO_BATCH = "stage {0} client.micro-batch, such as 0{0}1.2, then .chunk if there is one"
+_PER_MICRO_BATCH = "stage {0} client.micro-batch, such as 0{0}1.2, or 0{0}.2 for all, then .chunk"
 _MOVE = "a value and an actor, such as 0{0}1.2(act:server) or 0{0}1(params:server); what moves is one of " + ", ".join(
     MOVABLE
 )
@@ -159,7 +160,7 @@ def _complete(instruction: Instruction) -> bool:
     if op is Op.STEP:
         return micro is None
     per_micro_batch = kind in (Kind.ACT, Kind.GRAD) if moves else op is not Op.LOAD
-    return client is not None and (micro is not None) == per_micro_batch
+    return (client is not None or per_micro_batch) and (micro is not None) == per_micro_batch
 
 
 def _explain(token: str) -> str:

@@ -25,6 +25,8 @@ class Topology:
     losses         stages where a backward may start; always holds the last one
     shared         stages with a single replica for all clients (never on a client)
     joint          shared stages that take one optimizer step for all clients together, not one per client
+    merged         joint stages that compute once for all clients together, on one batch of what they all sent: the last
+                   ones, from some stage on
     frozen         stages that run forward only: nothing is trained there
     stored         stages that keep what arrives, with the labels, to be trained on it later; always the last one
     aggregated     stages whose weights are averaged when the round ends
@@ -42,6 +44,7 @@ class Topology:
     losses: frozenset[int] = frozenset()
     shared: frozenset[int] = frozenset()
     joint: frozenset[int] = frozenset()
+    merged: frozenset[int] = frozenset()
     frozen: frozenset[int] = frozenset()
     stored: frozenset[int] = frozenset()
     aggregated: frozenset[int] = frozenset()
@@ -65,13 +68,19 @@ class Topology:
             per_client = len(self.micro_batches) == len(self.clients)
             self._require(per_client, "micro_batches", f"{len(self.clients)} numbers, one per client")
         self._require(min(self._counts()) >= 1, "micro_batches", "1 or more for every client")
-        for name in ("losses", "shared", "joint", "frozen", "stored", "aggregated"):
+        for name in ("losses", "shared", "joint", "merged", "frozen", "stored", "aggregated"):
             stages: frozenset[int] = getattr(self, name)
             known = all(0 <= stage < self.stages for stage in stages)
             self._require(known, name, f"stages between 0 and {self.last}")
         on_client = {stage for stage, place in enumerate(self.placement) if place == CLIENT}
         self._require(not self.shared & on_client, "shared", "stages that are not placed on the client")
         self._require(self.joint <= self.shared, "joint", "a subset of the shared stages")
+        ends = self.merged == frozenset(range(self.stages - len(self.merged), self.stages))
+        self._require(self.merged <= self.joint and ends, "merged", "joint stages: the last ones, from some stage on")
+        alike = not self.merged or self.shared == self.joint
+        self._require(alike, "joint", "all shared stages, where some are merged")
+        even = not self.merged or len(set(self._counts())) == 1
+        self._require(even, "micro_batches", "the same number for all clients, whose micro-batches are merged")
         self._require(not self.shared & self.aggregated, "aggregated", "stages that are not shared")
         alone = not self.stored or self.stored == {self.last}
         self._require(alone, "stored", f"the last stage, {self.last}, or none")
@@ -110,13 +119,19 @@ class Topology:
             names.append(self.aggregator)
         return tuple(dict.fromkeys(names))
 
-    def actor(self, stage: int, client: int) -> str:
-        """The actor that runs `stage` for `client`."""
+    def actor(self, stage: int, client: int | None) -> str:
+        """The actor that runs `stage` for `client` (None: for all together)."""
         place = self.placement[stage]
         return f"c{client}" if place == CLIENT else place
 
-    def micro(self, client: int) -> range:
-        """The micro-batches of `client`. Raises ValueError for a client that does not take part."""
+    def owners(self, stage: int) -> tuple[int | None, ...]:
+        """For whom `stage` computes: each client, or None, all of them together, where they are merged."""
+        return (None,) if stage in self.merged else self.clients
+
+    def micro(self, client: int | None) -> range:
+        """The micro-batches of `client`, or of each (None). Raises ValueError for a client that does not take part."""
+        if client is None:
+            return range(self._counts()[0])
         if client not in self.clients:
             raise ValueError(f"topology: unknown client {client}, expected one of {', '.join(map(str, self.clients))}")
         if isinstance(self.micro_batches, tuple):

@@ -29,12 +29,21 @@ from splitfl.schedule import (
 )
 
 TAIL = frozenset({1})
+TAILS = frozenset({1, 2})
 BOTH = frozenset({0, 1})
 TOPOLOGIES = {
     "fedavg": Topology(clients=(0, 1), placement=("client",), aggregated=frozenset({0}), steps=2),
     "splitfed-v1": Topology(clients=(0, 2), placement=("client", "server"), micro_batches=2, aggregated=BOTH, steps=2),
     "splitfed-v2": Topology(clients=(0, 1), placement=("client", "server"), shared=TAIL, aggregated=frozenset({0})),
     "joint": Topology(clients=(0, 1), placement=("client", "server"), micro_batches=(1, 2), shared=TAIL, joint=TAIL),
+    "merged": Topology(
+        clients=(0, 1),
+        placement=("client", "server", "server"),
+        micro_batches=2,
+        shared=TAILS,
+        joint=TAILS,
+        merged=TAILS,
+    ),
     "local": Topology(clients=(0,), placement=("client", "server"), losses=frozenset({0}), micro_batches=2, steps=2),
     "u-shaped": Topology(clients=(0, 1), placement=("client", "server", "client"), micro_batches=2, chunks=2),
     "edge": Topology(clients=(0,), placement=("client", "edge", "server"), micro_batches=3, aggregated=BOTH),
@@ -204,6 +213,22 @@ def test_what_does_not_belong_is_refused(actor, token, message):
 def test_an_unknown_actor_is_refused():
     with pytest.raises(ScheduleError, match=r"unknown actor 'c5', expected one of c0, c1, server"):
         check({**build(pipar, SPLIT), "c5": ()}, SPLIT)
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("1F1.0", "stage 1 computes for all clients together: 1F.0"),
+        ("1B.2", "unknown micro-batch 2"),
+        ("0F.0", "names no client"),
+    ],
+)
+def test_a_merged_stage_computes_once_for_all(token, message):
+    topology = TOPOLOGIES["merged"]
+    schedule = build(sequential, topology)
+    extra = parse(f"server: {token}")["server"]
+    with pytest.raises(ScheduleError, match=message):
+        check({**schedule, "server": schedule["server"] + extra}, topology)
 
 
 def test_a_single_step_on_a_joint_stage_is_refused():

@@ -100,6 +100,18 @@ def test_clients_of_a_joint_tail_alternate_and_share_one_step():
     assert program_text(pipar(topology)["server"]) == "1F0.0 1B0.0 1F1.0 1B1.0 1F0.1 1B0.1 1F1.1 1B1.1 1U"
 
 
+def test_a_merged_tail_computes_once_all_have_sent():
+    tail = frozenset({1})
+    topology = Topology(
+        clients=(0, 1), placement=("client", "server"), micro_batches=2, shared=tail, joint=tail, merged=tail
+    )
+    assert program_text(pipar(topology)["server"]) == "1F.0 1B.0 1F.1 1B.1 1U"
+    assert program_text(build(pipar, topology)["server"]) == (
+        "0R0.0(act:c0) 0R1.0(act:c1) 1F.0 1B.0 0S0.0(grad:c0) 0S1.0(grad:c1) "
+        "0R0.1(act:c0) 0R1.1(act:c1) 1F.1 1B.1 0S0.1(grad:c0) 0S1.1(grad:c1) 1U"
+    )
+
+
 def test_chunks_go_forward_in_order_and_back_in_reverse():
     topology = Topology(clients=(0,), placement=("client", "server"), chunks=3)
     assert program_text(pipar(topology)["c0"]) == "0F0.0 0F0.0.1 0F0.0.2 0B0.0.2 0B0.0.1 0B0.0 0U0"

@@ -79,7 +79,7 @@ def test_comments_blank_lines_and_wrapping():
         ("c0:\n 0X0.0", r"line 2: '0X0.0' is no instruction: expected a stage, then one of F B I W U S R K A L"),
         ("c0: F0.0", r"line 1: 'F0.0' is no instruction"),
         ("c0: 0F0", r"line 1: '0F0': expected stage F client.micro-batch, such as 0F1.2"),
-        ("c0: 0F.0", r"line 1: '0F.0': expected stage F"),
+        ("c0: 0L.0", r"line 1: '0L.0': expected stage L"),
         ("c0: 0U0.1", r"line 1: '0U0.1': expected stage U client, such as 0U1"),
         ("c0: 0A1", r"line 1: '0A1': expected stage A, such as 0A"),
         ("c0: 0L", r"line 1: '0L': expected stage L client"),

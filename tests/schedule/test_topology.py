@@ -22,6 +22,8 @@ GOOD = {"clients": (0, 1), "placement": ("client", "server")}
         ({"losses": frozenset({2})}, "losses = .* expected stages between 0 and 1"),
         ({"shared": frozenset({0})}, "shared = .* not placed on the client"),
         ({"joint": frozenset({1})}, "joint = .* a subset of the shared stages"),
+        ({"merged": frozenset({1})}, "merged = .* joint stages: the last ones"),
+        ({"shared": {1}, "joint": {1}, "merged": {1}, "micro_batches": (1, 2)}, "micro_batches = .* the same number"),
         ({"shared": frozenset({1}), "aggregated": frozenset({1})}, "aggregated = .* stages that are not shared"),
         ({"aggregator": "client"}, "aggregator = 'client', expected the name of an actor"),
     ],
