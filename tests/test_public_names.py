@@ -13,9 +13,10 @@ NAMES = {
 }  # fmt: skip
 
 METHOD_NAMES = {
-    "METHODS", "AuxiliarySource", "Method", "Phase", "Registry", "ScheduleSource", "ampere", "asynchronous",
-    "block_local", "cse_fsl", "ecofed", "fedavg", "fsl_sage", "gpsl", "local_loss", "parallel_sl", "pipar", "pipe_bd",
-    "pipe_sgd", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3", "u_shaped",
+    "METHODS", "AuxiliarySource", "Merging", "Method", "Phase", "Registry", "ScheduleSource", "ampere",
+    "asynchronous", "block_local", "cse_fsl", "ecofed", "epsl", "fedavg", "fsl_sage", "gpsl", "local_loss",
+    "mergesfl", "parallel_sl", "pipar", "pipe_bd", "pipe_sgd", "scala", "sl", "splitfed_v1", "splitfed_v2",
+    "splitfed_v3", "u_shaped",
 }  # fmt: skip
 
 

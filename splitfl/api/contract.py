@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from splitfl.api.optimizers import OptimizerSpec
-from splitfl.methods import Method
+from splitfl.methods import Merging, Method
 from splitfl.run.blueprint import Blueprint
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def _schedule_name(method: Method) -> str:
 def _rules(method: Method) -> list[Any]:
     """What a method says beside its name and schedule, as plain values."""
     apart = ("name", "schedule", "micro_batches", "auxiliary", "front_trained_by", "source")
-    rules = [getattr(method, each.name) for each in fields(method) if each.name not in apart]
+    values = [getattr(method, each.name) for each in fields(method) if each.name not in apart]
+    rules = [asdict(value) if isinstance(value, Merging) else value for value in values]
     auxiliary = method.auxiliary
     return [*rules, auxiliary if isinstance(auxiliary, str) else getattr(auxiliary, "__name__", "custom")]
 

@@ -3,8 +3,6 @@
 from splitfl.methods.ahead import asynchronous as asynchronous
 from splitfl.methods.ahead import pipe_sgd as pipe_sgd
 from splitfl.methods.end_to_end import fedavg as fedavg
-from splitfl.methods.end_to_end import gpsl as gpsl
-from splitfl.methods.end_to_end import parallel_sl as parallel_sl
 from splitfl.methods.end_to_end import pipar as pipar
 from splitfl.methods.end_to_end import sl as sl
 from splitfl.methods.end_to_end import splitfed_v1 as splitfed_v1
@@ -18,6 +16,12 @@ from splitfl.methods.local_losses import ecofed as ecofed
 from splitfl.methods.local_losses import fsl_sage as fsl_sage
 from splitfl.methods.local_losses import local_loss as local_loss
 from splitfl.methods.local_losses import pipe_bd as pipe_bd
+from splitfl.methods.merged import epsl as epsl
+from splitfl.methods.merged import gpsl as gpsl
+from splitfl.methods.merged import mergesfl as mergesfl
+from splitfl.methods.merged import parallel_sl as parallel_sl
+from splitfl.methods.merged import scala as scala
+from splitfl.methods.merging import Merging as Merging
 from splitfl.methods.method import AuxiliarySource as AuxiliarySource
 from splitfl.methods.method import Method as Method
 from splitfl.methods.method import Phase as Phase
@@ -34,7 +38,10 @@ METHODS = Registry(
         "pipar": pipar,
         "u-shaped": u_shaped,
         "parallel-sl": parallel_sl,
+        "epsl": epsl,
         "gpsl": gpsl,
+        "mergesfl": mergesfl,
+        "scala": scala,
         "async": asynchronous,
         "pipe-sgd": pipe_sgd,
         "local-loss": local_loss,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from splitfl.methods.merging import Merging
 from splitfl.schedule.file import from_file
 from splitfl.schedule.generators import Generator, generator
 from splitfl.schedule.topology import CLIENT, Topology
@@ -44,8 +46,11 @@ class Method:
     head_on_client the last stage returns to the client, where the labels are (U-shaped)
     shared_tail    one server-side replica for all clients (False: one per client)
     joint_step     the shared tail takes one step for the mini-batches of all clients, not one after each client
+    merging        the joint tail computes once, on one batch of what all clients sent, scored in a way of its own
     global_sampling  mini-batches are drawn from the data of all clients together, however many of each there are
     global_batch   samples in such a mini-batch; None: the job's batch size times the number of clients
+    speeds         relative, by client id, again from the first where there are more clients: a slower one than the
+                   fastest takes smaller mini-batches, in proportion
     average_front  the client-side partitions are averaged when the round ends
     average_tail   the server-side replicas are averaged when the round ends
     in_turn        clients train one after the other and hand the client-side weights on
@@ -78,8 +83,10 @@ class Method:
     head_on_client: bool = False
     shared_tail: bool = False
     joint_step: bool = False
+    merging: Merging | None = None
     global_sampling: bool = False
     global_batch: int | None = None
+    speeds: tuple[float, ...] = (1.0,)
     average_front: bool = True
     average_tail: bool = True
     in_turn: bool = False
@@ -111,7 +118,11 @@ class Method:
         own_loss = self.upload_every == 1 or self.local_losses != "none"
         self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
         self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")
+        self._require(self.joint_step or self.merging is None, "merging", "None without a joint step")
+        self._require(self.merging is None or self.micro_batches == 1, "micro_batches", "1 where they are merged")
         self._require(self.joint_step or not self.global_sampling, "global_sampling", "False without a joint step")
+        positive = bool(self.speeds) and all(0 < speed < inf for speed in self.speeds)
+        self._require(positive, "speeds", "numbers above 0, such as (1.0, 0.25)")
         self._require(self.global_batch is None or self.global_batch >= 1, "global_batch", "1 or more")
 
     def _require(self, holds: bool, name: str, wanted: str) -> None:
@@ -159,11 +170,17 @@ class Method:
             losses=self._losses(len(placement)),
             shared=shared,
             joint=shared if self.joint_step else frozenset(),
+            merged=shared if self.merging else frozenset(),
             frozen=front if stored else frozenset(),
             stored=stored,
             aggregated=(front if self.average_front else frozenset()) | averaged_tail,
             steps=steps,
         )
+
+    def batch_size(self, client: int, largest: int) -> int:
+        """Samples in a mini-batch of `client`, where the fastest one's has `largest`."""
+        speed = self.speeds[client % len(self.speeds)]
+        return max(1, round(largest * speed / max(self.speeds)))
 
     def step_phase(self, step: int, phase: Phase) -> Phase:
         """What mini-batch `step` (from 0) of a turn is for: all train in the last of each so many, else the front."""

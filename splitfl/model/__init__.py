@@ -16,6 +16,8 @@ from splitfl.model.errors import StateError as StateError
 from splitfl.model.loss import decomposes as decomposes
 from splitfl.model.loss import metrics as metrics
 from splitfl.model.loss import reduction as reduction
+from splitfl.model.merged import Merged as Merged
+from splitfl.model.merged import concatenated as concatenated
 from splitfl.model.micro_batches import effective as effective
 from splitfl.model.micro_batches import minimum_micro_batch as minimum_micro_batch
 from splitfl.model.micro_batches import sizes as sizes
@@ -27,5 +29,7 @@ from splitfl.model.partition import is_auxiliary as is_auxiliary
 from splitfl.model.partition import partition as partition
 from splitfl.model.profile import StageProfile as StageProfile
 from splitfl.model.profile import profile as profile
+from splitfl.model.signature import Tensors as Tensors
+from splitfl.model.stage import Apart as Apart
 from splitfl.model.stage import Replica as Replica
 from splitfl.model.stage import Stash as Stash

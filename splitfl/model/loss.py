@@ -22,9 +22,9 @@ def reduction(loss: Loss, output: Any, target: Any) -> Literal["mean", "sum"]:
     with torch.no_grad():
         once = _value(loss, output, target)
         if abs(once) < TOLERANCE:  # a perfect output tells nothing: 2 x 0 = 0
-            output = _nested(output, _shifted)
+            output = nested(output, _shifted)
             once = _value(loss, output, target)
-        twice = _value(loss, _nested(output, _double), _nested(target, _double))
+        twice = _value(loss, nested(output, _double), nested(target, _double))
     if abs(twice - once) <= TOLERANCE * abs(once):
         return "mean"
     if abs(twice - 2 * once) <= TOLERANCE * abs(once):
@@ -45,8 +45,8 @@ def decomposes(loss: Loss, output: Any, target: Any) -> bool:
     with torch.no_grad():
         total = _value(loss, output, target)
         count = _samples(target)
-        one = [_nested(value, lambda tensor: tensor[:1]) for value in (output, target)]
-        rest = [_nested(value, lambda tensor: tensor[1:]) for value in (output, target)]
+        one = [nested(value, lambda tensor: tensor[:1]) for value in (output, target)]
+        rest = [nested(value, lambda tensor: tensor[1:]) for value in (output, target)]
         if count < 2:
             return True
         first, others = _value(loss, *one), _value(loss, *rest)
@@ -92,13 +92,14 @@ def _double(tensor: torch.Tensor) -> torch.Tensor:
     return torch.cat([tensor, tensor])
 
 
-def _nested(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def nested(value: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """`function` of every tensor in a nest of dicts, tuples and lists."""
     if isinstance(value, torch.Tensor):
         return function(value)
     if isinstance(value, Mapping):
-        return {name: _nested(part, function) for name, part in value.items()}
+        return {name: nested(part, function) for name, part in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(_nested(part, function) for part in value)
+        return type(value)(nested(part, function) for part in value)
     return value
 
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from splitfl.model.errors import StateError
-from splitfl.model.loss import Loss, metrics
+from splitfl.model.loss import Loss, nested
 from splitfl.model.partition import Stage
 from splitfl.model.random_state import seeded
+from splitfl.model.scoring import Scoring, weighted
 from splitfl.model.signature import Tensors
 from splitfl.model.split_backward import Roots, WeightStash, backward_input, backward_weight
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Apart(NamedTuple):
+    """Gradients by port name: those that train the weights of the stages here, and those that are sent on below."""
+
+    weights: Tensors
+    below: Tensors
 
 
 @dataclass(slots=True)
@@ -28,6 +36,7 @@ class Stash:
     inputs     received tensors that need a gradient
     outputs    sent tensors that have one, with their graph
     objective  weight x loss, at a stage with a loss
+    below      what the gradients of the stages below start from, where that is not the objective
     loss       value of the loss, not weighted; None without a loss
     metrics    counts for this micro-batch, see `loss.metrics`
     """
@@ -35,6 +44,7 @@ class Stash:
     inputs: Tensors = field(default_factory=dict)
     outputs: Tensors = field(default_factory=dict)
     objective: torch.Tensor | None = None
+    below: torch.Tensor | None = None
     loss: float | None = None
     metrics: dict[str, int] = field(default_factory=dict)
     _used: bool = False
@@ -46,13 +56,22 @@ class Stash:
         """
         if self._used:
             raise StateError("the backward of this forward was already run")
-        roots: Roots = [] if self.objective is None else [(self.objective, None)]
+        roots, inputs = self._roots(self.objective, gradients), self.inputs
+        self.inputs, self.outputs, self.objective, self.below, self._used = {}, {}, None, None, True
+        return roots, inputs
+
+    def take_apart(self, gradients: Apart | None) -> tuple[Roots, Roots, Tensors]:
+        """As `take`, with the roots of the weights' gradients and those of the gradients below. Raises as `take`."""
+        below = self._roots(self.below, gradients.below if gradients else None)
+        roots, inputs = self.take(gradients.weights if gradients else None)
+        return roots, below, inputs
+
+    def _roots(self, objective: torch.Tensor | None, gradients: Mapping[str, torch.Tensor] | None) -> Roots:
+        roots: Roots = [] if objective is None else [(objective, None)]
         for name, gradient in (gradients or {}).items():
             if name in self.outputs:
                 roots.append((self.outputs[name], _fitting(name, gradient, self.outputs[name])))
-        inputs = self.inputs
-        self.inputs, self.outputs, self.objective, self._used = {}, {}, None, True
-        return roots, inputs
+        return roots
 
 
 def _fitting(name: str, gradient: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
@@ -89,13 +108,20 @@ class Replica:
         return self._factory(self._trained) if self._trained else None
 
     def forward(
-        self, values: Mapping[str, torch.Tensor], *, seed: int, target: Any = None, weight: float = 1.0
+        self,
+        values: Mapping[str, torch.Tensor],
+        *,
+        seed: int,
+        target: Any = None,
+        weight: float = 1.0,
+        scoring: Scoring | None = None,
     ) -> tuple[Tensors, Stash]:
         """Run one micro-batch: its outputs by port name, detached, and what the backward will need.
 
         `values` hold the inputs by port name, (samples, *shape) each. The same `seed` gives the same dropout masks,
         whatever else runs; the global generators do not move. With a loss, `target` are the labels and `weight` the
-        share of this micro-batch in the mini-batch's loss, which is computed of what `Stage.scored` says.
+        share of this micro-batch in the mini-batch's loss, which is computed of what `Stage.scored` says, by `scoring`
+        where that is given.
 
         Raises StateError where an input is missing.
         """
@@ -109,18 +135,36 @@ class Replica:
             {name: tensor for name, tensor in outputs.items() if tensor.requires_grad},
         )
         if self._loss is not None:
-            target = _moved(target, self.device)
-            _evaluate(self._loss, stash, self.stage.scored(result), target, weight)
+            score = scoring or weighted(weight)
+            target = nested(target, lambda value: value.to(self.device))
+            stash.objective, stash.loss, stash.metrics, stash.below = score(
+                self._loss, self.stage.scored(result), target
+            )
         return {name: tensor.detach() for name, tensor in outputs.items()}, stash
 
     @torch.no_grad()
     def infer(self, values: Mapping[str, torch.Tensor]) -> Tensors:
         """The outputs by port name, in evaluation mode; nothing is kept for a backward."""
         inputs = {port.name: self._receive(port.name, values, False) for port in self.stage.inputs}
+        with self._evaluating():
+            return self.stage.name_outputs(self.stage.apply(self.module, inputs))
+
+    @torch.no_grad()
+    def score(self, values: Mapping[str, torch.Tensor], target: Any) -> float | None:
+        """The loss of these inputs in evaluation mode, None at a stage without one; nothing is kept."""
+        inputs = {port.name: self._receive(port.name, values, False) for port in self.stage.inputs}
+        with self._evaluating():
+            result = self.stage.apply(self.module, inputs)
+        if self._loss is None:
+            return None
+        return float(self._loss(self.stage.scored(result), nested(target, lambda value: value.to(self.device))))
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         was_training = self.module.training
         self.module.eval()
         try:
-            return self.stage.name_outputs(self.stage.apply(self.module, inputs))
+            yield
         finally:
             self.module.train(was_training)
 
@@ -135,10 +179,17 @@ class Replica:
         An output without a gradient counts as unused, and an input that nothing depends on is left out.
         """
         roots, inputs = stash.take(gradients)
-        if roots:
-            tensors, starts = zip(*roots, strict=True)
-            torch.autograd.backward(tensors, starts)
-        return {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
+        _run_backward(roots)
+        return _taken(inputs)
+
+    def backward_apart(self, stash: Stash, gradients: Apart | None = None) -> Apart:
+        """As `backward`, where the gradients below come from another objective than those of the weights."""
+        roots, below, inputs = stash.take_apart(gradients)
+        _run_backward(roots, retain_graph=bool(inputs))
+        weights = _taken(inputs)
+        if inputs:
+            _run_backward(below, inputs=list(inputs.values()))
+        return Apart(weights, _taken(inputs))
 
     def backward_input(
         self, stash: Stash, gradients: Mapping[str, torch.Tensor] | None = None
@@ -196,18 +247,15 @@ class Replica:
             self._optimizer.load_state_dict(copy.deepcopy(state))
 
 
-def _evaluate(loss: Loss, stash: Stash, result: Any, target: Any, weight: float) -> None:
-    value = loss(result, target)
-    stash.objective = value * weight if value.requires_grad else None
-    stash.loss = float(value.detach())
-    stash.metrics = metrics(result, target)
+def _run_backward(roots: Roots, **options: Any) -> None:
+    if roots:
+        tensors, starts = zip(*roots, strict=True)
+        torch.autograd.backward(tensors, starts, **options)
 
 
-def _moved(target: Any, device: torch.device) -> Any:
-    if isinstance(target, torch.Tensor):
-        return target.to(device)
-    if isinstance(target, Mapping):
-        return {name: _moved(part, device) for name, part in target.items()}
-    if isinstance(target, (tuple, list)):
-        return type(target)(_moved(part, device) for part in target)
-    return target
+def _taken(inputs: Tensors) -> Tensors:
+    """The gradients of `inputs` by name, which keep none."""
+    found = {name: tensor.grad for name, tensor in inputs.items() if tensor.grad is not None}
+    for tensor in inputs.values():
+        tensor.grad = None
+    return found

@@ -77,7 +77,7 @@ def stage_costs(
     pace: Mapping[str, float] | None = None,
     links: Mapping[tuple[str, str], Link] | None = None,
     slots: Mapping[str, int] | None = None,
-    size: Callable[[int, int], float] | None = None,
+    size: Callable[[int | None, int], float] | None = None,
     overhead: float = 0.0,
 ) -> Costs:
     """Costs from figures per stage.
@@ -85,13 +85,13 @@ def stage_costs(
     pace      factor on a stage's seconds per actor (1 unless given); with figures in FLOP it is 1 / (FLOP per second)
     links     (sender, receiver) -> link, `FREE` unless given
     slots     compute slots per actor, 1 unless given
-    size      client, micro-batch -> its size in the unit of the figures; 1 unless given
+    size      client (None: all together), micro-batch -> its size in the unit of the figures; 1 unless given
     overhead  seconds that every F, B, I and W takes in addition
     """
     paces, wires, places = pace or {}, links or {}, slots or {}
 
     def measure(client: int | None, micro: int | None) -> float:
-        return 1.0 if size is None or client is None or micro is None else size(client, micro)
+        return 1.0 if size is None or micro is None else size(client, micro)
 
     def seconds(actor: str, instruction: Instruction) -> float:
         work = _work(stages[instruction.stage], instruction.op)

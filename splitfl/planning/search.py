@@ -107,7 +107,7 @@ def evaluate(cut: Cut, micro_batches: int, setting: Setting) -> Choice:
     within = topology.without_aggregation()
     step_schedule = lower(setting.generate(within), within)
     check(step_schedule, within)
-    costs = _costs(cut, micro_batches, setting)
+    costs = _costs(cut, micro_batches, setting, len(topology.clients))
     start = simulate(opening(topology), topology, costs)
     step = simulate(step_schedule, within, costs)
     end = simulate(closing(topology), within, costs)
@@ -124,11 +124,11 @@ def evaluate(cut: Cut, micro_batches: int, setting: Setting) -> Choice:
     )
 
 
-def _costs(cut: Cut, micro_batches: int, setting: Setting) -> Costs:
+def _costs(cut: Cut, micro_batches: int, setting: Setting, clients: int) -> Costs:
     whole, larger = divmod(setting.batch, micro_batches)
 
-    def size(_: int, micro: int) -> int:
-        return whole + (micro < larger)
+    def size(client: int | None, micro: int) -> int:
+        return (whole + (micro < larger)) * (clients if client is None else 1)
 
     stages = [
         StageCost(

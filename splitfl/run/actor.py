@@ -28,6 +28,7 @@ from splitfl.run.seeds import derive
 from splitfl.run.slots import Slots
 from splitfl.run.store import Store
 from splitfl.run.target import join_target, split_target
+from splitfl.run.together import Together, Written
 from splitfl.run.wire import Wire
 from splitfl.schedule.instruction import Instruction, Kind, Op, Program, Value, effects, initial_values
 from splitfl.schedule.lanes import Entry, lanes
@@ -90,13 +91,13 @@ class Actor:
         self.tally: dict[int, Tally] = {}
         self.awaited: set[str] = set()
         self.pool = pool
-        self._blueprint = blueprint
+        self.blueprint = blueprint
         self._patience = blueprint.deadlines.step if patience is None else patience
         self.wire = Wire(blueprint)
         self.store = Store()
         self._copies = blueprint.method.front_stages if blueprint.method.align_every else None
         self._resets = blueprint.training.optimizer_state == "reset"
-        self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[dict[Kind, Any]]]] = {
+        self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[Written]]] = {
             Op.FORWARD: self._forward,
             Op.BACKWARD: self._backward,
             Op.BACKWARD_INPUT: self._backward_input,
@@ -108,6 +109,7 @@ class Actor:
             Op.AGGREGATE: self._aggregate,
             Op.LOAD: self._load,
         }
+        self._for_all = self._handlers | Together(self).handlers
 
     def clear(self, clients: Collection[int]) -> None:
         """Forget what `clients` left in an ended turn, and what they share; replicas stay."""
@@ -139,7 +141,7 @@ class Actor:
             if holder != self.name:
                 continue
             if value.kind is Kind.AVG and value.client is not None:
-                self.slots.put(value, self._blueprint.stage_state(averages[value.client], value.stage))
+                self.slots.put(value, self.blueprint.stage_state(averages[value.client], value.stage))
             else:
                 replica = self.replica(value, topology)
                 if fresh and self._resets:
@@ -149,7 +151,7 @@ class Actor:
     def replica(self, params: Value, topology: Topology) -> Replica:
         """The replica whose weights are named `params`, made with the initial weights when first asked for."""
         if params not in self.replicas:
-            self.replicas[params] = self._blueprint.replica(params.stage, topology)
+            self.replicas[params] = self.blueprint.replica(params.stage, topology)
         return self.replicas[params]
 
     async def run(self, program: Program, work: Work) -> None:
@@ -181,11 +183,15 @@ class Actor:
         return taken
 
     async def _execute(self, instruction: Instruction, taken: list[Any], work: Work) -> None:
-        written = await self._handlers[instruction.op](instruction, taken, work)
+        merged = instruction.client is None and instruction.micro_batch is not None
+        handlers = self._for_all if merged else self._handlers
+        written = await handlers[instruction.op](instruction, taken, work)
         for value in effects(instruction, work.topology).writes:
-            self.slots.put(value, written[value.kind])
+            self.slots.put(value, written[value if value in written else value.kind])
 
-    async def _compute(self, instruction: Instruction, work: Work, function: Callable[[], Any]) -> Any:
+    async def compute(self, instruction: Instruction, work: Work, function: Callable[[], Any]) -> Any:
+        """What `function` gives, computed in the pool; PeerError where it fails on a client's data."""
+
         def timed() -> tuple[Any, float, float]:
             start = time.monotonic()
             return function(), start, time.monotonic()
@@ -202,28 +208,28 @@ class Actor:
         self.recorder.add(work.step, Event(self.name, instruction, start, end))
         return outcome
 
-    async def _forward(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _forward(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         client, micro = _place(at)
         received, target = work.batch(micro) if at.stage == 0 else split_target(taken[0])
         if work.topology.placement[at.stage] == CLIENT and at.stage > 0:
             target = work.batch(micro)[1]
         if at.stage == self._copies:
             self.store.put(at, work.step, taken[0])
-        samples, reduction = work.micro_samples(client, micro), self._blueprint.reduction
+        samples, reduction = work.micro_samples(client, micro), self.blueprint.reduction
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
         if at.stage in work.topology.frozen:
-            given = await self._compute(at, work, lambda: replica.infer(received))
-            carried = self._blueprint.carries_target(at.stage, work.topology)
+            given = await self.compute(at, work, lambda: replica.infer(received))
+            carried = self.blueprint.carries_target(at.stage, work.topology)
             return {Kind.ACT: join_target(given, target) if carried else given}
         seed = derive(work.seed, work.step, client, at.stage, micro)
         whole = sum(work.samples.values()) if work.topology.joint else work.samples[client]
         share = weight(samples, whole, reduction)
-        outputs, stash = await self._compute(
+        outputs, stash = await self.compute(
             at, work, lambda: replica.forward(received, seed=seed, target=target, weight=share)
         )
         if stash.loss is not None:
             self._note_loss(at, stash.loss if reduction == "mean" else stash.loss / samples, samples, work)
-        if self._blueprint.carries_target(at.stage, work.topology):
+        if self.blueprint.carries_target(at.stage, work.topology):
             outputs = join_target(outputs, target)
         return {Kind.ACT: outputs, Kind.STASH: stash}
 
@@ -233,33 +239,33 @@ class Actor:
         if at.stage == work.topology.last:
             self.tally.setdefault(at.client or 0, Tally()).add(mean, samples)
 
-    async def _backward(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _backward(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
         stash, gradient = taken[0], taken[1] if len(taken) > 1 else None
-        below = await self._compute(at, work, lambda: replica.backward(stash, gradient))
+        below = await self.compute(at, work, lambda: replica.backward(stash, gradient))
         return {Kind.GRAD: below, Kind.PGRAD: None}
 
-    async def _backward_input(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _backward_input(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
         stash, gradient = taken[0], taken[1] if len(taken) > 1 else None
-        below, rest = await self._compute(at, work, lambda: replica.backward_input(stash, gradient))
+        below, rest = await self.compute(at, work, lambda: replica.backward_input(stash, gradient))
         return {Kind.GRAD: below, Kind.WSTASH: (replica, rest)}
 
-    async def _backward_weight(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _backward_weight(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica, rest = taken[0]
-        await self._compute(at, work, lambda: replica.backward_weight(rest))
+        await self.compute(at, work, lambda: replica.backward_weight(rest))
         return {Kind.PGRAD: None}
 
-    async def _step(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _step(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica: Replica = taken[0]
-        await self._compute(at, work, replica.step)
+        await self.compute(at, work, replica.step)
         return {Kind.PARAMS: replica}
 
-    async def _store(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _store(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         self.store.put(at, work.step, taken[0])
         return {}
 
-    async def _send(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _send(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         draw = derive(work.seed, work.step, str(at.value))
         address = Address(work.turn, work.step, at.value)
         with blame(at.peer):
@@ -270,7 +276,7 @@ class Actor:
         self.recorder.add(work.step, Event(self.name, at, start, time.monotonic(), sent))
         return {}
 
-    async def _recv(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _recv(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         del taken
         start = time.monotonic()
         address = Address(work.turn, work.step, at.value)
@@ -282,14 +288,14 @@ class Actor:
             tensors = await self.pool.run(at.op, self.wire.unpack, at.value, payload, work.topology, work.samples)
         return {at.value.kind: tensors}
 
-    async def _aggregate(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _aggregate(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         states = [held.state() if isinstance(held, Replica) else held for held in taken]
         self.collected.setdefault(at.stage, {}).update(zip(work.topology.clients, states, strict=True))
         return {Kind.AVG: None}
 
-    async def _load(self, at: Instruction, taken: list[Any], work: Work) -> dict[Kind, Any]:
+    async def _load(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica = self.replica(effects(at, work.topology).writes[0], work.topology)
-        await self._compute(at, work, lambda: replica.load(taken[0], reset_optimizer=self._resets))
+        await self.compute(at, work, lambda: replica.load(taken[0], reset_optimizer=self._resets))
         return {Kind.PARAMS: replica}
 
 

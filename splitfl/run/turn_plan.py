@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from splitfl.data import global_plan
 from splitfl.methods import Phase
-from splitfl.run.blueprint import Blueprint
+from splitfl.run.blueprint import Blueprint, Training
 from splitfl.run.metrics import traced_step
 from splitfl.schedule.aggregation import closing, opening
 from splitfl.schedule.generators import build
@@ -77,7 +77,12 @@ def _mini_batches(
             drop_last=training.drop_last,
             seed=draw,
         )
-    sizes = {c: training.batches(samples, blueprint.minimum) for c, samples in sorted(clients.items())}
+
+    def own(client: int) -> Training:
+        least = min(training.batch_size, blueprint.minimum)
+        return replace(training, batch_size=max(least, method.batch_size(client, training.batch_size)))
+
+    sizes = {c: own(c).batches(samples, blueprint.minimum) for c, samples in sorted(clients.items())}
     steps = range(max(map(len, sizes.values())))
     return [{c: counts[step] for c, counts in sizes.items() if step < len(counts)} for step in steps]
 

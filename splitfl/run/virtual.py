@@ -69,7 +69,13 @@ def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
     def predict(plans: Sequence[GroupPlan]) -> Timeline:
         turn, topology, samples = whole_turn(plans)
 
-        def size(client: int, micro: int) -> int:
+        together: dict[int, int] = {}
+        for (_, micro), count in samples.items():
+            together[micro] = together.get(micro, 0) + count
+
+        def size(client: int | None, micro: int) -> int:
+            if client is None:
+                return together.get(micro, 0)
             return samples.get((client, micro), 0)  # a client without a mini-batch in a joint step
 
         clients = topology.clients
@@ -98,32 +104,38 @@ def server_alone(blueprint: Blueprint, fleet: Fleet) -> Callable[[Tally | None],
 def whole_turn(plans: Sequence[GroupPlan]) -> tuple[dict[str, Program], Topology, Mapping[tuple[int, int], int]]:
     """The plans of a turn as one schedule, its topology, and the samples of each (client, micro-batch).
 
-    Micro-batches are numbered on through the turn, so that those of different mini-batches keep their own sizes.
+    Micro-batches are numbered on through the turn, so that those of different mini-batches keep their own sizes; merged
+    ones alike for all clients.
     """
     programs: dict[str, list[Instruction]] = {}
     samples: dict[tuple[int, int], int] = {}
     for plan in plans:
         _extend(programs, plan.opening, {})
     for plan in plans:
-        first = dict.fromkeys(plan.topology.clients, 0)
+        first: dict[int | None, int] = dict.fromkeys((None, *plan.topology.clients), 0)
         for step in plan.steps:
             _extend(programs, step.schedule, first)
             for client in step.topology.clients:
-                for part in sizes(step.samples[client], len(step.topology.micro(client))):
-                    samples[client, first[client]] = part
-                    first[client] += 1
+                for number, part in enumerate(sizes(step.samples[client], len(step.topology.micro(client)))):
+                    samples[client, first[client] + number] = part
+            for each in first if plan.topology.merged else step.topology.clients:
+                first[each] += len(step.topology.micro(each if each in step.topology.clients else None))
     for plan in plans:
         _extend(programs, plan.closing, {})
     clients = tuple(sorted(client for plan in plans for client in plan.topology.clients))
-    counts = tuple(max(1, sum(owner == client for owner, _ in samples)) for client in clients)
+    counts = tuple(1 + max((micro for owner, micro in samples if owner == client), default=0) for client in clients)
+    if plans[0].topology.merged:
+        counts = (max(counts),) * len(counts)
     topology = replace(plans[0].topology, clients=clients, micro_batches=counts)
     return {actor: tuple(program) for actor, program in programs.items()}, topology, samples
 
 
-def _extend(programs: dict[str, list[Instruction]], part: Mapping[str, Program], first: Mapping[int, int]) -> None:
+def _extend(
+    programs: dict[str, list[Instruction]], part: Mapping[str, Program], first: Mapping[int | None, int]
+) -> None:
     for actor, program in part.items():
         shifted = [
-            at if at.micro_batch is None else at._replace(micro_batch=at.micro_batch + first[at.client or 0])
+            at if at.micro_batch is None else at._replace(micro_batch=at.micro_batch + first[at.client])
             for at in program
             if at.op is not Op.AGGREGATE  # takes no time here, and would make one group wait for another
         ]

@@ -17,6 +17,9 @@ TABLE = {
     "pipar": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "u-shaped": ((CLIENT, "server", CLIENT), set(), {0, 1, 2}, False, False),
     "parallel-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "epsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "mergesfl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "scala": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "gpsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "async": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "pipe-sgd": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
@@ -55,7 +58,8 @@ def test_every_schedule_carries_every_method(name, schedule, clients):
     """`build` proves it: every instruction once, in an order that can be carried out, with what it needs at hand."""
     method = METHODS[name]()
     method = method if schedule is None else replace(method, schedule=schedule)
-    topology = method.topology(clients, stages=3, micro_batches=tuple(range(2, 2 + len(clients))), steps=2)
+    counts = 2 if method.merging else tuple(range(2, 2 + len(clients)))
+    topology = method.topology(clients, stages=3, micro_batches=counts, steps=2)
     built = build(method.generator(), topology)
     assert set(built) >= {f"c{client}" for client in clients}
     assert set(opening(topology)) == set(closing(topology)) == set(topology.actors)
