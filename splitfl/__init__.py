@@ -23,11 +23,13 @@ from splitfl.api import serve as serve
 from splitfl.api import sgd as sgd
 from splitfl.api import simulate as simulate
 from splitfl.codecs import codec as codec
+from splitfl.data import Holding as Holding
 from splitfl.data import by_user as by_user
 from splitfl.data import dirichlet as dirichlet
 from splitfl.data import iid as iid
 from splitfl.data import load as load
 from splitfl.data import shards as shards
+from splitfl.data import vertical as vertical
 from splitfl.errors import SplitflError as SplitflError
 from splitfl.model import partition as partition
 from splitfl.model import possible_cuts as possible_cuts

@@ -17,7 +17,7 @@ FLAGS = {
     },
     "client": {
         "--help", "--server", "--index", "--data", "--name", "--ca", "--certificate", "--key", "--token", "--state",
-        "--insecure", "--method", "--clients", "--link", "--patience", "--json",
+        "--link-key", "--insecure", "--method", "--clients", "--link", "--patience", "--json",
     },
     "status": {
         "--help", "--server", "--name", "--ca", "--certificate", "--key", "--token", "--insecure", "--follow",

@@ -7,16 +7,16 @@ from types import ModuleType
 import splitfl
 
 NAMES = {
-    "Access", "ClientTLS", "Deadlines", "Job", "JobError", "Result", "ServerTLS", "SplitflError", "__version__", "adam",
+    "Access", "ClientTLS", "Deadlines", "Holding", "Job", "JobError", "Result", "ServerTLS", "SplitflError", "__version__", "adam",
     "by_user", "codec", "dirichlet", "iid", "join", "load", "methods", "observe", "optimizer", "partition",
-    "possible_cuts", "serve", "sgd", "shards", "simulate", "Stragglers",
+    "possible_cuts", "serve", "sgd", "shards", "simulate", "Stragglers", "vertical",
 }  # fmt: skip
 
 METHOD_NAMES = {
     "METHODS", "AuxiliarySource", "Merging", "Method", "Phase", "Registry", "ScheduleSource", "ampere",
     "asynchronous", "block_local", "cse_fsl", "ecofed", "epsl", "fedavg", "fsl_sage", "gpsl", "local_loss",
     "mergesfl", "parallel_sl", "pipar", "pipe_bd", "pipe_sgd", "scala", "sl", "splitfed_v1", "splitfed_v2",
-    "splitfed_v3", "u_shaped",
+    "splitfed_v3", "u_shaped", "vertical_sl",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from torch import nn
 from splitfl.codecs import Codecs
 from splitfl.errors import SplitflError
 from splitfl.methods import Method
-from splitfl.model import Partition, partition, possible_cuts
+from splitfl.model import CutError, Partition, holders, partition, possible_cuts
 from splitfl.model.signature import Batch
 from splitfl.planning import Choice, Cut, Setting, StageFigures, choose
 from splitfl.run.virtual import OVERHEAD, Fleet, stage_figures
@@ -75,9 +75,20 @@ def candidates(question: Question) -> list[Cut]:
     if question.cuts != (AUTO,):
         return [_cut(question, question.cuts)]
     places = [cut.place for cut in possible_cuts(question.model, question.example_input) if all(cut.parameters)]
+    if question.method.vertical:
+        places = [place for place in places if _divides_holders(question, place)]
     if not places:
         raise SplitflError('cut = "auto": the model has no place with weights on both sides; name one, or use fedavg')
     return [_cut(question, (place,)) for place in places]
+
+
+def _divides_holders(question: Question, place: str) -> bool:
+    """Whether a cut at `place` leaves each input of the model with layers of its own."""
+    try:
+        holders(partition(question.model, question.example_input, (place,)).stages[0])
+    except CutError:
+        return False
+    return True
 
 
 def _cut(question: Question, places: Sequence[str]) -> Cut:

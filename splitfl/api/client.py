@@ -27,6 +27,7 @@ def join(
     insecure: bool = False,
     token: str = "",
     state: Path | None = None,
+    link_key: bytes = b"",
     patience: float = 60.0,
     link: Link | None = None,
     fleet: Fleet | None = None,
@@ -36,6 +37,8 @@ def join(
 
     token     this client's secret, where the server asks for one
     state     folder for what must survive this process: a front of its own, optimizers that go on
+    link_key  the secret that holders of features of the same samples share, in vertical methods; the server must not
+              have it
     patience  seconds to wait for the server to be reachable, at first and after a lost connection
     link      an emulated link between this client and the server
     on_connect  called for every connection that is made, the first and those after a loss
@@ -62,6 +65,7 @@ def join(
             patience=patience,
             token=token,
             state=state,
+            link_key=link_key,
         ).run()
 
     try:

@@ -21,8 +21,10 @@ from splitfl.errors import SplitflError
 from splitfl.methods import METHODS, Method
 from splitfl.model import (
     Partition,
+    Stage,
     distance,
     evaluated,
+    holders,
     minimum_micro_batch,
     partition,
     with_auxiliaries,
@@ -218,6 +220,7 @@ class Job:
             device=self.device,
             contract=contract(self, self._method, micro_batches, teacher),
             distillation=distance if self._method.distils else None,
+            holders=self._holders(parts),
         )
 
     def flower_strategy(self, clients: int) -> Any:
@@ -245,6 +248,20 @@ class Job:
                     f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, has no batch dimension, "
                     "and the server joins activations of many mini-batches or clients: choose another cut"
                 )
+
+    def _holders(self, parts: Partition) -> tuple[Stage, ...]:
+        """What each client holds of the first stage, where clients hold features of the same samples."""
+        merging = self._method.merging
+        if merging is None or not merging.aligned:
+            return ()
+        found = holders(parts.stages[0])
+        if merging.labels_at >= len(found):
+            names = ", ".join(port.name for port in parts.stages[0].inputs)
+            raise JobError(
+                f"labels_at = {merging.labels_at} with method {self._method.name}: expected 0 to {len(found) - 1}, the "
+                f"place of the client with the labels among those that hold {names}"
+            )
+        return found
 
     def _with_teacher(self, parts: Partition, teacher: nn.Module) -> Partition:
         """The partition with a block of the teacher at every stage."""

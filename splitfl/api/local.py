@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import queue
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,8 @@ START = 180.0
 """Seconds for the server process to come up: a slow machine reads its libraries for a minute."""
 END = 30.0
 """Seconds for the processes to end once training is over."""
+LINK_KEY = "link.key"
+"""File, in the folder of a run, with the key by which clients link their records."""
 
 
 class LocalError(SplitflError):
@@ -59,6 +62,8 @@ class LocalRun:
         arguments = ["client", str(self.job), "--server", address, "--index", str(index), *self._common()]
         if self.link is not None:
             arguments += ["--link", self.link]
+        if (folder / LINK_KEY).exists():
+            arguments += ["--link-key", str(folder / LINK_KEY)]
         return arguments + (["--ca", str(folder / "ca.pem")] if self.tls else [])
 
     def _common(self) -> list[str]:
@@ -79,6 +84,7 @@ def run_local(
         folder = Path(name)
         if run.tls:
             make_certificates(folder, ["127.0.0.1", "localhost"])
+        (folder / LINK_KEY).write_text(secrets.token_hex(32))  # for methods in which clients link records
         with _Processes(folder) as processes:
             events = processes.server(run.server(folder))
             address = next(events)["address"]

@@ -16,7 +16,7 @@ from splitfl.api.job import Job, JobError
 from splitfl.api.optimizers import optimizer
 from splitfl.codecs import codec
 from splitfl.config import JobSettings, resolve
-from splitfl.data import by_user, dirichlet, iid, load, shards
+from splitfl.data import by_columns, by_user, columns, dirichlet, iid, load, shards, vertical
 from splitfl.methods import Method
 from splitfl.run.blueprint import Deadlines
 from splitfl.run.virtual import Fleet
@@ -122,9 +122,15 @@ def data_from(settings: JobSettings) -> JobData:
     data = settings.data
     if data.load is None:
         found = load(str(data.name), **data.args)
-        return JobData(_split(settings, found.train, None), found.test, found.example_input)
-    train, test, users = _parts(call(settings, data.load, data.args), data.load)
-    return JobData(_split(settings, train, users), test, _example(train, source=f"[data] load = {data.load!r}"))
+        whole = JobData(_split(settings, found.train, None), found.test, found.example_input)
+    else:
+        train, test, users = _parts(call(settings, data.load, data.args), data.load)
+        example = _example(train, source=f"[data] load = {data.load!r}")
+        whole = JobData(_split(settings, train, users), test, example)
+    if data.split != "vertical":
+        return whole
+    tests = None if whole.test is None else by_columns(whole.test, data.clients)
+    return JobData(whole.clients, tests, columns(whole.example_input, data.clients))
 
 
 def own_data(settings: JobSettings, *, index: int | None, reference: str | None) -> tuple[Dataset[Any], Any]:
@@ -172,6 +178,10 @@ def _split(settings: JobSettings, train: Dataset[Any], users: Sequence[Any] | No
         return list(dirichlet(train, count, alpha=float(data.alpha or 0), seed=data.seed))
     if data.split == "shards":
         return list(shards(train, count, shards_per_client=int(data.shards_per_client or 0), seed=data.seed))
+    if data.split == "vertical":
+        merging = settings.method.method().merging
+        owner = merging.labels_at if merging else 0
+        return list(vertical(train, count, shared=data.shared or 1.0, labels_at=owner, seed=data.seed))
     if data.split == "by_user":
         if users is None:
             raise JobError('[data] split = "by_user": the function that loads the data must give (train, test, users)')

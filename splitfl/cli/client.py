@@ -11,8 +11,20 @@ from splitfl.api.client import join
 from splitfl.api.override import override
 from splitfl.api.settings import fleet_from, job_from, own_data
 from splitfl.cli import console
-from splitfl.cli.identity import client_tls, own_token
-from splitfl.cli.options import Authority, Certificate, Clients, Insecure, JobFile, Json, Key, Link, Method, Token
+from splitfl.cli.identity import client_tls, own_link_key, own_token
+from splitfl.cli.options import (
+    Authority,
+    Certificate,
+    Clients,
+    Insecure,
+    JobFile,
+    Json,
+    Key,
+    Link,
+    LinkKey,
+    Method,
+    Token,
+)
 from splitfl.config import load_job
 from splitfl.errors import SplitflError
 from splitfl.run.virtual import emulated
@@ -38,6 +50,7 @@ def client(
     state: Annotated[
         Path | None, typer.Option("--state", help="Folder for what must survive a restart of this client.")
     ] = None,
+    link_key: LinkKey = None,
     insecure: Insecure = False,
     method: Method = None,
     clients: Clients = None,
@@ -70,6 +83,7 @@ def client(
         insecure=insecure or settings.client.insecure,
         token=own_token(settings, token),
         state=state or (settings.path(settings.client.state) if settings.client.state else None),
+        link_key=own_link_key(settings, link_key),
         patience=patience,
         link=emulated(link) if link else None,
         fleet=fleet_from(settings),

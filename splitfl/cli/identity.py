@@ -79,6 +79,17 @@ def own_token(settings: JobSettings | None, file: Path | None) -> str:
     return os.environ.get(TOKEN_VARIABLE, "").strip()
 
 
+def own_link_key(settings: JobSettings, file: Path | None) -> bytes:
+    """The secret that holders of features share: from the file that is named, or the job file's; else empty."""
+    path = file or (settings.path(settings.client.link_key) if settings.client.link_key else None)
+    if path is None:
+        return b""
+    try:
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise SplitflError(f"cannot read the linkage key {path}: {error.strerror}") from None
+
+
 def client_tls(
     settings: JobSettings | None, ca: Path | None, certificate: Path | None, key: Path | None
 ) -> ClientTLS | None:

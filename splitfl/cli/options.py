@@ -37,4 +37,7 @@ Certificate = Annotated[Path | None, typer.Option("--certificate", help="This en
 Key = Annotated[Path | None, typer.Option("--key", help="The certificate's private key (PEM).")]
 Authority = Annotated[Path | None, typer.Option("--ca", help="Authority that signed the server's certificate (PEM).")]
 Token = Annotated[Path | None, typer.Option("--token", help="File with this client's secret.")]
+LinkKey = Annotated[
+    Path | None, typer.Option("--link-key", help="File with the secret by which holders link records of one sample.")
+]
 Insecure = Annotated[bool, typer.Option("--insecure", help="Allow plain text beyond this machine.")]

@@ -87,6 +87,12 @@ def _data(settings: JobSettings) -> Iterator[str]:
             yield f"[data] {option}: missing; split = {shown(owner)} needs it"
         if data.split != owner and value is not None:
             yield f"[data] {option} = {shown(value)}: has no meaning with split = {shown(data.split)}"
+    if data.shared is not None and data.split != "vertical":
+        yield f"[data] shared = {shown(data.shared)}: has no meaning with split = {shown(data.split)}"
+    method = settings.method.method()
+    if method.vertical != (data.split == "vertical"):
+        wanted = 'expected "vertical"' if method.vertical else "samples go with their features"
+        yield f"[data] split = {shown(data.split)}: {wanted} with method {method.name}"
 
 
 def _server(settings: JobSettings) -> Iterator[str]:

@@ -112,6 +112,7 @@ class ClientSettings(Section):
 
     token  file of this client's secret, as `splitfl tokens` makes it
     state  folder in which the client keeps what is its own between rounds, to survive being killed
+    link_key  file of the secret that holders of features of the same samples share, and the server does not have
     """
 
     server: Address | None = None
@@ -120,3 +121,4 @@ class ClientSettings(Section):
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")] | None = None
     token: Text | None = None
     state: Text | None = None
+    link_key: Text | None = None

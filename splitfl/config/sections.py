@@ -214,9 +214,10 @@ class DataSettings(Section):
 
     name, load         a built-in data set, or a reference to a function that gives one (exactly one of the two)
     args               keyword arguments of that function
-    split              "iid", "dirichlet" (labels by Dirichlet(alpha)), "shards", or "by_user"
+    split              "iid", "dirichlet" (labels by Dirichlet(alpha)), "shards", "by_user", or "vertical" (by columns)
     alpha              concentration of the Dirichlet split: small is uneven
     shards_per_client  label-sorted pieces that each client gets
+    shared             share of the samples that each holder of columns has, drawn for each on its own
     clients            number of clients
     seed               of the split, so that every process deals the same cards
     """
@@ -224,9 +225,10 @@ class DataSettings(Section):
     name: Annotated[Text, among(NAMES)] | None = None
     load: Reference | None = None
     args: dict[str, Any] = Field(default_factory=dict)
-    split: Literal["iid", "dirichlet", "shards", "by_user"] = "iid"
+    split: Literal["iid", "dirichlet", "shards", "by_user", "vertical"] = "iid"
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     shards_per_client: Positive | None = None
+    shared: Annotated[float, Field(gt=0, le=1)] | None = None
     clients: Positive = 1
     seed: Annotated[int, Field(ge=0)] = 0
 

@@ -73,7 +73,7 @@ class Batches:
     def __init__(self, dataset: Dataset[Any], *, sizes: tuple[int, ...], seed: int, shuffle: bool) -> None:
         self._dataset = dataset
         self._indices = _positions(sizes, size(dataset), seed=seed, shuffle=shuffle)
-        self._tensors = _tensors(dataset)
+        self._tensors = tensors_of(dataset)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -84,8 +84,8 @@ class Batches:
         if self._tensors is not None:
             tensors, rows = self._tensors
             chosen = indices if rows is None else rows[indices]
-            return _pair([tensor[chosen] for tensor in tensors])
-        return _pair(default_collate([self._dataset[index] for index in indices.tolist()]))
+            return pair([tensor[chosen] for tensor in tensors])
+        return pair(default_collate([self._dataset[index] for index in indices.tolist()]))
 
 
 def _positions(sizes: tuple[int, ...], samples: int, *, seed: int, shuffle: bool) -> list[torch.Tensor]:
@@ -102,17 +102,18 @@ def _positions(sizes: tuple[int, ...], samples: int, *, seed: int, shuffle: bool
     return positions
 
 
-def _tensors(dataset: Dataset[Any]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None] | None:
+def tensors_of(dataset: Dataset[Any]) -> tuple[tuple[torch.Tensor, ...], torch.Tensor | None] | None:
     """The tensors behind a TensorDataset, or behind Subsets of one with the rows that they choose; None otherwise."""
     if isinstance(dataset, TensorDataset):
         return dataset.tensors, None
-    if isinstance(dataset, Subset) and (found := _tensors(dataset.dataset)) is not None:
+    if isinstance(dataset, Subset) and (found := tensors_of(dataset.dataset)) is not None:
         rows = torch.as_tensor(dataset.indices, dtype=torch.int64)
         return found[0], rows if found[1] is None else found[1][rows]
     return None
 
 
-def _pair(parts: Any) -> tuple[Any, Any]:
+def pair(parts: Any) -> tuple[Any, Any]:
+    """(inputs, target) of a sample or batch in parts: of more than two the last is the target. DataError for fewer."""
     if not isinstance(parts, tuple | list) or len(parts) < 2:
         found = f"{len(parts)} part(s)" if isinstance(parts, tuple | list) else type(parts).__name__
         raise DataError(f"a sample is made of {found}: expected a pair (inputs, target)")

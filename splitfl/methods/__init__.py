@@ -21,6 +21,7 @@ from splitfl.methods.merged import gpsl as gpsl
 from splitfl.methods.merged import mergesfl as mergesfl
 from splitfl.methods.merged import parallel_sl as parallel_sl
 from splitfl.methods.merged import scala as scala
+from splitfl.methods.merged import vertical_sl as vertical_sl
 from splitfl.methods.merging import Merging as Merging
 from splitfl.methods.method import AuxiliarySource as AuxiliarySource
 from splitfl.methods.method import Method as Method
@@ -42,6 +43,7 @@ METHODS = Registry(
         "gpsl": gpsl,
         "mergesfl": mergesfl,
         "scala": scala,
+        "vertical-sl": vertical_sl,
         "async": asynchronous,
         "pipe-sgd": pipe_sgd,
         "local-loss": local_loss,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 from splitfl.methods.merging import Merging
 from splitfl.methods.method import Method, ScheduleSource
@@ -57,6 +58,27 @@ def scala(
         global_sampling=global_sampling,
         global_batch=global_batch,
         schedule=schedule,
+    )
+
+
+def vertical_sl(
+    *, labels_at: int = 0, micro_batches: int | Literal["auto"] = 1, schedule: ScheduleSource = "pipar"
+) -> Method:
+    """Vertical split learning: every client holds other features of the same samples; one of them holds the labels.
+
+    The model takes one input for each client, in the order of ids, and is cut before these are joined: client k trains
+    the layers that see input k alone, the server all others. Samples are linked by a keyed hash of their ids (arXiv
+    1812.00564, section 3, "vertically partitioned data"; linkage as in 1711.10677, section 3). `labels_at`: id of the
+    client with the labels, which go to the server with its activations.
+    """
+    return Method(
+        name="vertical-sl",
+        schedule=schedule,
+        micro_batches=micro_batches,
+        shared_tail=True,
+        joint_step=True,
+        merging=Merging(aligned=True, labels_at=labels_at),
+        source="arXiv 1812.00564",
     )
 
 

@@ -119,7 +119,10 @@ class Method:
         self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
         self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")
         self._require(self.joint_step or self.merging is None, "merging", "None without a joint step")
-        self._require(self.merging is None or self.micro_batches == 1, "micro_batches", "1 where they are merged")
+        alike = self.merging is None or self.vertical or self.micro_batches == 1
+        self._require(alike, "micro_batches", "1 where clients with batches of any size are merged")
+        alone = not self.vertical or (self.front_stages == 1 and self.average_front and not self.global_sampling)
+        self._require(alone, "merging", "one front stage for each holder of features, kept as the round leaves it")
         self._require(self.joint_step or not self.global_sampling, "global_sampling", "False without a joint step")
         positive = bool(self.speeds) and all(0 < speed < inf for speed in self.speeds)
         self._require(positive, "speeds", "numbers above 0, such as (1.0, 0.25)")
@@ -215,6 +218,11 @@ class Method:
         """Something is averaged when a round ends, so that a strategy has work."""
         averages = self.average_front or (self.average_tail and not self.shared_tail)
         return not self.in_turn and self.trains_front and (averages or not self.split)
+
+    @property
+    def vertical(self) -> bool:
+        """The clients hold features of the same samples, not samples of their own."""
+        return self.merging is not None and self.merging.aligned
 
     @property
     def trains_front(self) -> bool:

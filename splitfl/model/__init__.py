@@ -1,5 +1,6 @@
 """Cutting a model into stages, and training one stage at a time."""
 
+from splitfl.model.aligned import Aligned as Aligned
 from splitfl.model.alignment import Alignment as Alignment
 from splitfl.model.alignment import gradients_of as gradients_of
 from splitfl.model.auxiliary import with_auxiliaries as with_auxiliaries
@@ -13,11 +14,11 @@ from splitfl.model.errors import CutError as CutError
 from splitfl.model.errors import LossError as LossError
 from splitfl.model.errors import ShapeError as ShapeError
 from splitfl.model.errors import StateError as StateError
+from splitfl.model.holders import holders as holders
 from splitfl.model.loss import decomposes as decomposes
 from splitfl.model.loss import metrics as metrics
 from splitfl.model.loss import reduction as reduction
 from splitfl.model.merged import Merged as Merged
-from splitfl.model.merged import concatenated as concatenated
 from splitfl.model.micro_batches import effective as effective
 from splitfl.model.micro_batches import minimum_micro_batch as minimum_micro_batch
 from splitfl.model.micro_batches import sizes as sizes
@@ -29,6 +30,7 @@ from splitfl.model.partition import is_auxiliary as is_auxiliary
 from splitfl.model.partition import partition as partition
 from splitfl.model.profile import StageProfile as StageProfile
 from splitfl.model.profile import profile as profile
+from splitfl.model.profile import profile_stage as profile_stage
 from splitfl.model.signature import Tensors as Tensors
 from splitfl.model.stage import Apart as Apart
 from splitfl.model.stage import Replica as Replica

@@ -57,6 +57,10 @@ class Merged:
             start += count
         return found
 
+    def labels(self, targets: Sequence[Any]) -> Any:
+        """The labels of all samples, nested as those of each client."""
+        return _concatenated(targets)
+
     def joined(self, bundles: Sequence[Tensors]) -> Tensors:
         """The clients' bundles, (samples, *shape) each, as one, with the rows of averages."""
         together = {name: torch.cat([bundle[name] for bundle in bundles]) for name in bundles[0]}
@@ -125,15 +129,14 @@ class Merged:
         return (output * gradient).sum()
 
 
-def concatenated(targets: Sequence[Any]) -> Any:
-    """Labels of several clients as one, nested as those of each."""
+def _concatenated(targets: Sequence[Any]) -> Any:
     first = targets[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(list(targets))
     if isinstance(first, Mapping):
-        return {name: concatenated([target[name] for target in targets]) for name in first}
+        return {name: _concatenated([target[name] for target in targets]) for name in first}
     if isinstance(first, tuple | list):
-        return type(first)(concatenated(parts) for parts in zip(*targets, strict=True))
+        return type(first)(_concatenated(parts) for parts in zip(*targets, strict=True))
     return first
 
 

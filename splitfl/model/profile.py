@@ -49,12 +49,17 @@ def profile(partition: Partition) -> tuple[StageProfile, ...]:
     """Run every stage once on two samples of the example, undisturbed, and report what it took."""
     values, profiles = partition.example, []
     for stage in partition.stages:
-        with undisturbed(stage.module), torch.no_grad(), counting() as count:
-            stage.apply(stage.module, values)
-        outputs, stash = _stash_bytes(stage, values)
-        profiles.append(_profile(stage, count.total / SMALL, stash / SMALL, tuple(sorted(count.uncounted))))
-        values = outputs
+        found, values = profile_stage(stage, values)
+        profiles.append(found)
     return tuple(profiles)
+
+
+def profile_stage(stage: Stage, values: Tensors) -> tuple[StageProfile, Tensors]:
+    """Run one stage once on two samples of its inputs, undisturbed: what it took, and its outputs."""
+    with undisturbed(stage.module), torch.no_grad(), counting() as count:
+        stage.apply(stage.module, values)
+    outputs, stash = _stash_bytes(stage, values)
+    return _profile(stage, count.total / SMALL, stash / SMALL, tuple(sorted(count.uncounted))), outputs
 
 
 def _stash_bytes(stage: Stage, values: Tensors) -> tuple[Tensors, float]:

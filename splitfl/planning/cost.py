@@ -79,6 +79,7 @@ def stage_costs(
     slots: Mapping[str, int] | None = None,
     size: Callable[[int | None, int], float] | None = None,
     overhead: float = 0.0,
+    fronts: Sequence[StageCost] = (),
 ) -> Costs:
     """Costs from figures per stage.
 
@@ -87,24 +88,28 @@ def stage_costs(
     slots     compute slots per actor, 1 unless given
     size      client (None: all together), micro-batch -> its size in the unit of the figures; 1 unless given
     overhead  seconds that every F, B, I and W takes in addition
+    fronts    the first stage's figures by client id, where they are not the same for all
     """
     paces, wires, places = pace or {}, links or {}, slots or {}
+
+    def figures(stage: int, client: int | None) -> StageCost:
+        return fronts[client] if fronts and stage == 0 and client is not None else stages[stage]
 
     def measure(client: int | None, micro: int | None) -> float:
         return 1.0 if size is None or micro is None else size(client, micro)
 
     def seconds(actor: str, instruction: Instruction) -> float:
-        work = _work(stages[instruction.stage], instruction.op)
+        work = _work(figures(instruction.stage, instruction.client), instruction.op)
         if instruction.micro_batch is None or instruction.kind is not None:
             return work * paces.get(actor, 1.0)
         return work * measure(instruction.client, instruction.micro_batch) * paces.get(actor, 1.0) + overhead
 
     def held(value: Value) -> int:
-        return round(_held(stages[value.stage], value.kind) * measure(value.client, value.micro_batch))
+        return round(_held(figures(value.stage, value.client), value.kind) * measure(value.client, value.micro_batch))
 
     return Costs(
         seconds=seconds,
-        message=lambda value: stages[value.stage].params if value.kind is Kind.PARAMS else held(value),
+        message=lambda value: figures(value.stage, value.client).params if value.kind is Kind.PARAMS else held(value),
         held=held,
         link=lambda sender, receiver: wires.get((sender, receiver), FREE),
         slots=lambda actor: places.get(actor, 1),

@@ -141,7 +141,7 @@ class Actor:
             if holder != self.name:
                 continue
             if value.kind is Kind.AVG and value.client is not None:
-                self.slots.put(value, self.blueprint.stage_state(averages[value.client], value.stage))
+                self.slots.put(value, self.blueprint.stage_state(averages[value.client], value.stage, value.client))
             else:
                 replica = self.replica(value, topology)
                 if fresh and self._resets:
@@ -151,7 +151,7 @@ class Actor:
     def replica(self, params: Value, topology: Topology) -> Replica:
         """The replica whose weights are named `params`, made with the initial weights when first asked for."""
         if params not in self.replicas:
-            self.replicas[params] = self.blueprint.replica(params.stage, topology)
+            self.replicas[params] = self.blueprint.replica(params, topology)
         return self.replicas[params]
 
     async def run(self, program: Program, work: Work) -> None:
@@ -219,7 +219,7 @@ class Actor:
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])
         if at.stage in work.topology.frozen:
             given = await self.compute(at, work, lambda: replica.infer(received))
-            carried = self.blueprint.carries_target(at.stage, work.topology)
+            carried = self.blueprint.carries_target(at.stage, work.topology, client)
             return {Kind.ACT: join_target(given, target) if carried else given}
         seed = derive(work.seed, work.step, client, at.stage, micro)
         whole = sum(work.samples.values()) if work.topology.joint else work.samples[client]
@@ -229,7 +229,7 @@ class Actor:
         )
         if stash.loss is not None:
             self._note_loss(at, stash.loss if reduction == "mean" else stash.loss / samples, samples, work)
-        if self.blueprint.carries_target(at.stage, work.topology):
+        if self.blueprint.carries_target(at.stage, work.topology, client):
             outputs = join_target(outputs, target)
         return {Kind.ACT: outputs, Kind.STASH: stash}
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 
+from splitfl.errors import SplitflError
 from splitfl.run.access import Access
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.linkage import unpack
 from splitfl.transport.messages import OBSERVER, Hello, Refuse, version_refusal
 from splitfl.transport.plain_text import PLAIN_TEXT
 
@@ -35,6 +37,8 @@ def _job_objection(hello: Hello, blueprint: Blueprint) -> Refuse | None:
     if hello.samples < 1:
         return Refuse("samples", f"client {hello.client!r} has no training samples, expected 1 or more")
     ours, theirs = blueprint.fingerprints(), _fingerprints(hello.fingerprint)
+    if blueprint.holders and (reason := _unlinkable(hello)):
+        return Refuse("links", f"client {hello.client!r} cannot be linked: {reason}")
     different = [name for name in ours if ours[name] != theirs.get(name)]
     if different:
         return Refuse(
@@ -43,6 +47,15 @@ def _job_objection(hello: Hello, blueprint: Blueprint) -> Refuse | None:
             "use the same job file and model code on both",
         )
     return None
+
+
+def _unlinkable(hello: Hello) -> str | None:
+    """What is wrong with the digests of a client's records, or None."""
+    try:
+        count = len(unpack(hello.links))
+    except SplitflError as error:
+        return str(error)
+    return None if count == hello.samples else f"{count} digests for {hello.samples} samples, expected one for each"
 
 
 def _fingerprints(text: str) -> dict[str, object]:

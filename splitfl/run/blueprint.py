@@ -13,8 +13,10 @@ from torch import nn
 
 from splitfl.codecs import Codecs
 from splitfl.data.batches import plan
+from splitfl.errors import SplitflError
 from splitfl.methods import Method
-from splitfl.model import Partition, Replica, is_auxiliary
+from splitfl.model import Partition, Replica, Stage, is_auxiliary
+from splitfl.schedule.instruction import Value
 from splitfl.schedule.topology import CLIENT, Topology
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -80,7 +82,8 @@ class Blueprint:
 
     `minimum` is the smallest micro-batch that the model takes (2 with BatchNorm). `model` is the unsplit module, for
     evaluation and for the initial weights. `distillation`: the loss of (student's, teacher's) output at every stage, in
-    place of `loss`.
+    place of `loss`. `holders`: in place of the first stage, what of it is each client's, where clients hold features of
+    the same samples.
     """
 
     model: nn.Module
@@ -98,6 +101,7 @@ class Blueprint:
     device: str = "cpu"
     contract: str = "{}"
     distillation: Loss | None = None
+    holders: tuple[Stage, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -121,24 +125,46 @@ class Blueprint:
         """The topology of a round in which `clients` take part."""
         return self.method.topology(clients, stages=self.stages, **options)
 
-    def replica(self, stage: int, topology: Topology) -> Replica:
-        """A fresh replica of `stage`, with the initial weights."""
+    def stage(self, index: int, client: int | None = None) -> Stage:
+        """The stage as `client` has it. Raises SplitflError for a client beyond the holders."""
+        if index or client is None or not self.holders:
+            return self.partition.stages[index]
+        if client >= len(self.holders):
+            raise SplitflError(f"c{client} holds no input of the model: expected {len(self.holders)} clients")
+        return self.holders[client]
+
+    def bind(self, inputs: Any, client: int) -> dict[str, torch.Tensor]:
+        """The inputs of stage 0 by name, from a batch of `client`'s data set."""
+        if not self.holders:
+            return self.partition.bind(inputs)
+        return {self.stage(0, client).inputs[0].name: inputs}
+
+    def replica(self, params: Value, topology: Topology) -> Replica:
+        """A fresh replica of what `params` names, with the initial weights."""
+        stage = params.stage
         return Replica(
-            self.partition.stages[stage],
+            self.stage(stage, params.client),
             self.optimizer,
             loss=(self.distillation or self.loss) if stage in topology.losses else None,
             device=self.device,
             passes_gradients=stage - 1 not in topology.losses,
         )
 
-    def carries_target(self, stage: int, topology: Topology) -> bool:
-        """Whether the labels travel with the output of `stage`: a loss further on has no data of its own."""
-        away = any(loss > stage and topology.placement[loss] != CLIENT for loss in topology.losses)
-        return away and self.distillation is None
+    def carries_target(self, stage: int, topology: Topology, client: int | None = None) -> bool:
+        """Whether the labels travel with the output of `stage` for `client`: a loss further on has no data of its own.
 
-    def stage_state(self, state: dict[str, torch.Tensor], stage: int) -> dict[str, torch.Tensor]:
-        """The part of a whole model's state that belongs to `stage`."""
-        return {name: state[name] for name in self.partition.stages[stage].state_names}
+        Where clients hold features of the same samples, only one has labels.
+        """
+        away = any(loss > stage and topology.placement[loss] != CLIENT for loss in topology.losses)
+        merging = self.method.merging
+        elsewhere = merging is not None and merging.aligned and client not in (None, merging.labels_at)
+        return away and self.distillation is None and not elsewhere
+
+    def stage_state(
+        self, state: dict[str, torch.Tensor], stage: int, client: int | None = None
+    ) -> dict[str, torch.Tensor]:
+        """The part of a whole model's state that belongs to `stage`, as `client` has it."""
+        return {name: state[name] for name in self.stage(stage, client).state_names}
 
     def fingerprints(self) -> dict[str, str]:
         """A digest for each thing that both ends must agree on: a difference can be named without sending it."""

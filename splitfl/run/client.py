@@ -8,6 +8,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from splitfl.run.client_turn import ClientTurn
 from splitfl.run.enrollment import TAKEN
 from splitfl.run.failure import PeerError, in_words, within
 from splitfl.run.pool import Pool
+from splitfl.run.records import Records
 from splitfl.transport.base import Channel, ChannelClosed
 from splitfl.transport.messages import PROTOCOL, STALE, Begin, Finish, Hello, Refuse, Welcome
 from splitfl.version import __version__
@@ -43,6 +45,9 @@ class Client:
     patience  seconds for which a lost connection is worth another try; 0 gives up at once
     token     the secret that a server may ask for
     state     folder for what must survive the process, where the method or the optimizer keeps something
+    link_key  the secret that holders of features of the same samples share, where the method is vertical
+
+    Raises SplitflError for data that the method cannot train on.
     """
 
     def __init__(
@@ -56,10 +61,11 @@ class Client:
         patience: float = 0.0,
         token: str = "",
         state: Path | None = None,
+        link_key: bytes = b"",
     ) -> None:
         self.name = name
         self._blueprint = blueprint
-        self._dataset = dataset
+        self._records = Records(blueprint, dataset, key=link_key, client=name)
         self._connect = connect
         self._pool = pool
         self._patience = patience
@@ -131,25 +137,34 @@ class Client:
         if not isinstance(reply, Welcome):
             raise SplitflError(f"the server answered the hello with {type(reply).__name__}, expected Welcome")
         if self._turn is None or self._turn.client != reply.client:
-            self._turn = ClientTurn(
-                self._blueprint, self._dataset, client=reply.client, pool=self._pool, memory=self._memory
-            )
+            dataset = await self._linked(reply, channel)
+            self._turn = ClientTurn(self._blueprint, dataset, client=reply.client, pool=self._pool, memory=self._memory)
         self._welcome = reply
         return self._turn
 
+    async def _linked(self, reply: Welcome, channel: Channel) -> Dataset[Any]:
+        """What to train on, now that this client knows who it is; what is wrong with it is told to the server."""
+        try:
+            return self._records.linked(reply)
+        except SplitflError as error:
+            await _confess(error, channel)
+            raise
+
     def _hello(self) -> Hello:
         """Who this is; after a lost connection also how far it was, so that the server can go on from there."""
-        where = (self._welcome.session, self._turn.number, self._turn.steps) if self._welcome and self._turn else ()
-        return Hello(
+        hello = Hello(
             PROTOCOL,
             self.name,
             json.dumps(self._blueprint.fingerprints()),
-            len(self._dataset),  # type: ignore[arg-type]
+            self._records.samples,
             f"splitfl {__version__}",
             self._token,
             self._instance,
-            *where,
+            links=self._records.links,
         )
+        if self._welcome is None or self._turn is None:
+            return hello
+        return replace(hello, session=self._welcome.session, turn=self._turn.number, steps=self._turn.steps)
 
 
 class _NotNowError(SplitflError):

@@ -160,13 +160,13 @@ class ClientTurn:
         return Batches(
             self._dataset,
             sizes=tuple(step.samples for step in begin.plan),
-            seed=derive(begin.seed, "data", self.client),
+            seed=derive(begin.seed, "data", "linked" if self._blueprint.holders else self.client),
             shuffle=self._blueprint.training.shuffle,
         )
 
     def _feed(self, batch: tuple[Any, Any], parts: Sequence[int]) -> Feed:
         inputs, target = batch
-        named = split(self._blueprint.partition.bind(inputs), parts)
+        named = split(self._blueprint.bind(inputs, self.client), parts)
         labels = split(target, parts)
         return lambda micro: (named[micro], labels[micro])
 

@@ -13,6 +13,7 @@ from splitfl.events import event
 from splitfl.run.access import Access
 from splitfl.run.admission import objection
 from splitfl.run.blueprint import Blueprint
+from splitfl.run.linkage import link, unpack
 from splitfl.run.parting import part
 from splitfl.run.roster import Member, Roster
 from splitfl.run.standing import Standing
@@ -37,6 +38,12 @@ class Enrollment:
         self.expected = expected
         self.standing = Standing(self.method, expected, clients=lambda: self.states)
         self._blueprint = blueprint
+        if blueprint.holders and len(blueprint.holders) != expected:
+            names = ", ".join(stage.inputs[0].name for stage in blueprint.holders)
+            raise SplitflError(
+                f"clients = {expected} with method {self.method}: expected {len(blueprint.holders)}, one for each "
+                f"input of the model ({names})"
+            )
         self._access = access or Access()
         self._present: dict[str, tuple[Hello, Channel]] = {}
         self._changed = asyncio.Condition()
@@ -119,6 +126,9 @@ class Enrollment:
             )
             await self.dismiss(Refuse("ended", problem))
             raise SplitflError(problem) from None
+        except SplitflError as error:
+            await self.dismiss(Refuse("ended", str(error)))
+            raise
         await asyncio.gather(*(self._welcome(roster, member) for member in roster.members.values()))
         return roster
 
@@ -129,10 +139,14 @@ class Enrollment:
     def _assign(self) -> Roster:
         """Give ids in the natural order of names, so that who came first decides nothing."""
         members = []
+        links = ""
+        if self._blueprint.holders:
+            links = link((name, self._present[name][0].links) for name in self.names)
         for client, name in enumerate(self.names):
             hello, channel = self._present[name]
-            members.append(Member(client, name, hello.samples, channel, hello))
-        return Roster(secrets.token_hex(8), members)
+            samples = len(unpack(links)) if links else hello.samples
+            members.append(Member(client, name, samples, channel, hello))
+        return Roster(secrets.token_hex(8), members, links=links)
 
     @property
     def states(self) -> dict[str, str]:
@@ -157,8 +171,13 @@ class Enrollment:
             member = self._roster.find(hello.client)
             if member is None:
                 return Refuse("full", f"all {self.expected} clients are enrolled and training has begun")
-            if member.samples != hello.samples:
-                what = f"{hello.samples} training samples, it enrolled with {member.samples}"
+            if (member.hello.samples, member.hello.links) != (hello.samples, hello.links):
+                same = hello.samples == member.hello.samples
+                what = (
+                    "other records than it enrolled with"
+                    if same
+                    else (f"{hello.samples} training samples, it enrolled with {member.hello.samples}")
+                )
                 return Refuse("samples", f"client {hello.client!r} comes back with {what}")
             before = (member.channel, member.hello)
         if before is None or before[0].closed or before[1].instance == hello.instance:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from splitfl.data.batches import pair
 from splitfl.errors import SplitflError
 from splitfl.model.loss import metrics
 from splitfl.run.blueprint import Blueprint
@@ -31,7 +32,7 @@ class Evaluate:
         self._model.eval()
         loss, correct, samples, predictions = 0.0, 0, 0, 0
         with torch.no_grad():
-            for inputs, target in self._loader:
+            for inputs, target in map(pair, self._loader):
                 named = _on(self._blueprint.partition.bind(inputs), self._blueprint.device)
                 output = self._blueprint.partition.signature.call(self._model, named)
                 target = _on(target, self._blueprint.device)

@@ -32,7 +32,7 @@ def verify(
     `samples` are the sizes of the clients' mini-batches; weights need none. What is on its way to a shared or a stored
     stage must be free of NaN, which would spoil the weights of all.
     """
-    stage = blueprint.partition.stages[value.stage]
+    stage = blueprint.stage(value.stage, value.client)
     if value.kind in (Kind.PARAMS, Kind.AVG):
         wanted = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in stage.state.items()}
         _compare(tensors, wanted, required=wanted, what=value)
@@ -45,7 +45,7 @@ def verify(
         _compare(tensors, ports, required=(), what=value)
         return
     _, carried = split_target(tensors)
-    if (carried is not None) != blueprint.carries_target(value.stage, topology):
+    if (carried is not None) != blueprint.carries_target(value.stage, topology, value.client):
         raise SplitflError(f"{value} comes {'without' if carried is None else 'with'} labels, expected the opposite")
     labels = {name: tensor for name, tensor in tensors.items() if is_target(name)}
     for name, label in labels.items():
@@ -60,7 +60,7 @@ def verify(
 
 def largest(value: Value, blueprint: Blueprint, topology: Topology, *, samples: Mapping[int, int] | None = None) -> int:
     """Elements of the largest tensor that `value` can hold; labels, which are never thinned, do not count."""
-    stage = blueprint.partition.stages[value.stage]
+    stage = blueprint.stage(value.stage, value.client)
     if value.kind in (Kind.PARAMS, Kind.AVG):
         return max((tensor.numel() for tensor in stage.state.values()), default=0)
     if value.client is None or value.micro_batch is None or samples is None:

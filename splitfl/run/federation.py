@@ -63,7 +63,10 @@ class Federation:
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
             averaged, buffers = self._averaged(), blueprint.buffers
-            self._strategy = StrategyRounds(options.strategy, averaged, seed=blueprint.seed, buffers=buffers)
+            holds = {client: stage.state_names for client, stage in enumerate(blueprint.holders)} or None
+            self._strategy = StrategyRounds(
+                options.strategy, averaged, seed=blueprint.seed, buffers=buffers, holds=holds
+            )
 
     async def run(self, rounds: int) -> Trained:
         """Train up to round `rounds`. Raises SplitflError where a round cannot go on with anybody."""

@@ -17,6 +17,7 @@ from splitfl.run.enrollment import Enrollment
 from splitfl.run.failure import first
 from splitfl.run.options import Options
 from splitfl.run.pool import Inline
+from splitfl.run.seeds import derive
 from splitfl.run.server import run_server
 from splitfl.run.trained import Trained
 from splitfl.transport.base import Channel
@@ -36,6 +37,7 @@ async def run_in_process(
     # Nothing can be lost on the way from memory to memory, so nothing is kept to go back to.
     blueprint = replace(blueprint, deadlines=replace(blueprint.deadlines, rejoin=0.0))
     pool = Inline()
+    key = f"{derive(blueprint.seed, 'linkage'):032x}".encode()  # no secret among clients in one process
     enrollment = Enrollment(blueprint, len(datasets))
     servers: list[BaseException] = []
     try:
@@ -43,7 +45,7 @@ async def run_in_process(
             for name, dataset in datasets.items():
                 theirs, ours = memory_pair(name, "server")
                 group.create_task(enrollment.admit(ours))
-                client = Client(blueprint, dataset, name=name, connect=_opened(theirs), pool=pool)
+                client = Client(blueprint, dataset, name=name, connect=_opened(theirs), pool=pool, link_key=key)
                 group.create_task(_take_part(client))
             try:
                 return await run_server(blueprint, enrollment, pool=pool, options=options, rounds=rounds)

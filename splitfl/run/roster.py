@@ -30,10 +30,14 @@ class Member:
 
 
 class Roster:
-    """The members by id. A member that was dropped may come back, and takes part again from the next turn on."""
+    """The members by id. A member that was dropped may come back, and takes part again from the next turn on.
 
-    def __init__(self, session: str, members: Iterable[Member]) -> None:
+    `links`: the records that all members hold, see `Welcome`.
+    """
+
+    def __init__(self, session: str, members: Iterable[Member], *, links: str = "") -> None:
         self.session = session
+        self._links = links
         self.members = {member.client: member for member in members}
         self._known = dict(self.members)
         self._returned = asyncio.Condition()
@@ -65,7 +69,7 @@ class Roster:
 
     async def welcome(self, member: Member) -> None:
         """Tell a member its id."""
-        welcome = Welcome(self.session, member.client, len(self._known))
+        welcome = Welcome(self.session, member.client, len(self._known), links=self._links)
         await within(PATIENCE, member.channel.tell(welcome), what=f"{member.name} did not take its welcome")
 
     async def take_back(self, hello: Hello, channel: Channel) -> None:

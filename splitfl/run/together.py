@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from splitfl.errors import SplitflError
 from splitfl.methods import Merging
-from splitfl.model import Apart, LossError, Merged, Replica, Stash, Tensors, concatenated
+from splitfl.model import Aligned, Apart, LossError, Merged, Replica, Stash, Tensors
 from splitfl.run.failure import PeerError, in_words
 from splitfl.run.metrics import Tally
 from splitfl.run.seeds import derive
@@ -34,9 +34,17 @@ class Together:
             Op.BACKWARD_INPUT: self._backward_input,
         }
 
-    def _merged(self, at: Instruction, work: Work) -> Merged:
-        micro = at.micro_batch or 0
-        samples = {client: work.micro_samples(client, micro) for client in work.topology.clients}
+    def _merged(self, at: Instruction, work: Work) -> Merged | Aligned:
+        micro, clients = at.micro_batch or 0, work.topology.clients
+        if self._rule.aligned:
+            owner = self._rule.labels_at
+            return Aligned(
+                samples={owner: work.micro_samples(owner, micro)},
+                whole=work.samples[owner],
+                reduction=self._blueprint.reduction,
+                sent={c: [port.name for port in self._blueprint.stage(0, c).outputs] for c in clients},
+            )
+        samples = {client: work.micro_samples(client, micro) for client in clients}
         return Merged(
             samples=samples,
             whole=sum(work.samples.values()),
@@ -52,7 +60,7 @@ class Together:
     async def _forward(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         merged = self._merged(at, work)
         parts = [split_target(bundle) for bundle in taken]
-        target = concatenated([target for _, target in parts])
+        target = merged.labels([target for _, target in parts])
         received = merged.joined([tensors for tensors, _ in parts]) if self._enters(at, work) else parts[0][0]
         replica: Replica = self._actor.slots.peek(effects(at, work.topology).reads[0])
         seed = derive(work.seed, work.step, "merged", at.stage, at.micro_batch or 0)
@@ -65,7 +73,8 @@ class Together:
         except LossError:
             raise
         except Exception as error:
-            self._blame(at, replica, merged, parts, error)
+            if isinstance(merged, Merged) and self._enters(at, work):
+                _blame(at, replica, merged, parts, error)
             raise
         if stash.loss is not None:
             self._note_losses(at, merged, work)
@@ -73,25 +82,13 @@ class Together:
             outputs = join_target(outputs, target)
         return {Kind.ACT: outputs, Kind.STASH: stash}
 
-    def _note_losses(self, at: Instruction, merged: Merged, work: Work) -> None:
+    def _note_losses(self, at: Instruction, merged: Merged | Aligned, work: Work) -> None:
         for client, loss in merged.losses.items():
             mean = loss if merged.reduction == "mean" else loss / merged.samples[client]
             if not math.isfinite(mean):
                 raise PeerError(f"c{client}", f"{at}: the loss on its data is {mean}, which would spoil weights of all")
             if at.stage == work.topology.last:
                 self._actor.tally.setdefault(client, Tally()).add(mean, merged.samples[client])
-
-    def _blame(
-        self, at: Instruction, replica: Replica, merged: Merged, parts: list[tuple[Tensors, Any]], error: Exception
-    ) -> None:
-        """Raise PeerError for the client on whose samples alone this stage fails too: the others can go on."""
-        if len(parts) < len(merged.samples):
-            return
-        for client, (tensors, target) in zip(merged.samples, parts, strict=True):
-            try:
-                replica.score(tensors, target)
-            except Exception as alone:
-                raise PeerError(f"c{client}", f"{at} on its data: {in_words(alone)}") from error
 
     async def _backward(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica: Replica = self._actor.slots.peek(effects(at, work.topology).reads[0])
@@ -119,3 +116,14 @@ class Together:
             Value(Kind.GRAD, at.stage - 1, client, at.micro_batch, at.chunk): part
             for client, part in self._merged(at, work).apart(below).items()
         }
+
+
+def _blame(
+    at: Instruction, replica: Replica, merged: Merged, parts: list[tuple[Tensors, Any]], error: Exception
+) -> None:
+    """Raise PeerError for the client on whose samples alone this stage fails too: the others can go on."""
+    for client, (tensors, target) in zip(merged.samples, parts, strict=True):
+        try:
+            replica.score(tensors, target)
+        except Exception as alone:
+            raise PeerError(f"c{client}", f"{at} on its data: {in_words(alone)}") from error

@@ -81,6 +81,9 @@ class Turns:
         holds their failures only.
         """
         failures = {client: reason for client in averages if (reason := self.absent(client))}
+        missing = [f"c{holder}" for holder in range(len(self._blueprint.holders)) if holder not in averages]
+        if missing:
+            return TurnOutcome(failures=dict.fromkeys(averages, _without(missing)))
         waiting = {client: state for client, state in averages.items() if client not in failures}
         while waiting:
             before = Snapshots()
@@ -91,6 +94,9 @@ class Turns:
             if not (lost and self._together(waiting, phase)):
                 return outcome
             self._actor.discard(before.restore(0, self._shared(), {}))
+            if self._blueprint.holders:
+                others = dict.fromkeys(averages, _without([f"c{client}" for client in sorted(failures)]))
+                return TurnOutcome(failures=others | failures)
             waiting = {client: state for client, state in waiting.items() if client not in failures}
         return TurnOutcome(failures=failures)
 
@@ -243,3 +249,7 @@ class Turns:
         for stage in sorted(topology.aggregated):
             for client in survivors:
                 outcome.states.setdefault(client, {}).update(self._actor.collected[stage].pop(client))
+
+
+def _without(missing: Iterable[str]) -> str:
+    return f"no sample is whole without {' and '.join(missing)}"

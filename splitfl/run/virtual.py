@@ -8,7 +8,7 @@ from dataclasses import replace
 from splitfl.codecs import Codecs, Spec
 from splitfl.codecs.frame import wire_size
 from splitfl.errors import SplitflError
-from splitfl.model import Partition, Port, profile
+from splitfl.model import Partition, Port, Stage, StageProfile, profile, profile_stage
 from splitfl.model.micro_batches import sizes
 from splitfl.planning import Costs, Link, StageCost, Timeline, catalogue, simulate, stage_costs
 from splitfl.run.blueprint import Blueprint
@@ -65,6 +65,7 @@ def emulated(name: str) -> shaped.Link:
 def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
     """A function that costs the plans of one turn for `fleet`; the server computes for `slots` clients at a time."""
     stages = stage_figures(blueprint.partition, blueprint.codecs, blueprint.topology((0,)).losses)
+    fronts = [_front(blueprint, stage) for stage in blueprint.holders]
 
     def predict(plans: Sequence[GroupPlan]) -> Timeline:
         turn, topology, samples = whole_turn(plans)
@@ -86,6 +87,7 @@ def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
             slots={"server": slots},
             size=size,
             overhead=OVERHEAD,
+            fronts=fronts,
         )
         return simulate(turn, topology, costs)
 
@@ -147,21 +149,28 @@ def stage_figures(parts: Partition, codecs: Codecs, losses: Collection[int] = ()
 
     A stage above one of `losses` computes no gradient of its inputs.
     """
-    found = []
-    for stage, each in zip(parts.stages, profile(parts), strict=True):
-        state = {name: Spec(value.dtype, tuple(value.shape)) for name, value in stage.state.items()}
-        found.append(
-            StageCost(
-                forward=each.flops_forward,
-                backward=each.flops_backward_input if stage.index and stage.index - 1 not in losses else 0.0,
-                weight=each.flops_backward_weight,
-                activation=per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
-                gradient=per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),
-                stash=each.stash_bytes,
-                params=wire_size(state, codecs.update),
-            )
-        )
-    return found
+    pairs = zip(parts.stages, profile(parts), strict=True)
+    return [_figures(stage, each, codecs, begins=stage.index - 1 in losses) for stage, each in pairs]
+
+
+def _front(blueprint: Blueprint, stage: Stage) -> StageCost:
+    """The costs of what one holder has of the first stage."""
+    example = {port.name: blueprint.partition.example[port.name] for port in stage.inputs}
+    return _figures(stage, profile_stage(stage, example)[0], blueprint.codecs, begins=True)
+
+
+def _figures(stage: Stage, each: StageProfile, codecs: Codecs, *, begins: bool) -> StageCost:
+    """One stage's costs; `begins` where the stage below takes no gradient."""
+    state = {name: Spec(value.dtype, tuple(value.shape)) for name, value in stage.state.items()}
+    return StageCost(
+        forward=each.flops_forward,
+        backward=each.flops_backward_input if stage.index and not begins else 0.0,
+        weight=each.flops_backward_weight,
+        activation=per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
+        gradient=per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),
+        stash=each.stash_bytes,
+        params=wire_size(state, codecs.update),
+    )
 
 
 def per_sample(ports: Sequence[Port], codecs: Codecs, kind: str) -> float:

@@ -50,12 +50,14 @@ _LAYOUTS: Mapping[type, tuple[_Field, ...]] = {
         _Field(9, "turn", "uint32"),
         _Field(10, "steps", "uint32"),
         _Field(11, "role", "string"),
+        _Field(12, "links", "string"),
     ),
     Welcome: (
         _Field(1, "session", "string"),
         _Field(2, "client", "uint32"),
         _Field(3, "clients", "uint32"),
         _Field(4, "settings", "string"),
+        _Field(5, "links", "string"),
     ),
     Begin: (
         _Field(1, "round", "uint32"),

@@ -63,6 +63,7 @@ class Hello:
     session, turn, steps  where it was when it lost the connection: the session's id, the number of the last Begin, and
                  the mini-batches of it that are complete; empty and zero at the first hello
     role         "trainer", or "observer"; an empty one is a trainer's
+    links        where clients hold features of the same samples: keyed digests of the samples' ids, in base64
     """
 
     protocol: int
@@ -76,6 +77,7 @@ class Hello:
     turn: int = 0
     steps: int = 0
     role: str = ""
+    links: str = ""
 
     def __repr__(self) -> str:
         """Without the token, which must not find its way into a log."""
@@ -86,13 +88,15 @@ class Hello:
 class Welcome:
     """The server's answer once all clients are there: the session's id, this client's id, how many there are.
 
-    `settings` is JSON for what the client must know beyond its own copy of the job.
+    `settings` is JSON for what the client must know beyond its own copy of the job; `links` are the digests that all
+    clients have, where they hold features of the same samples: its samples are those, in that order.
     """
 
     session: str
     client: int
     clients: int
     settings: str = "{}"
+    links: str = ""
 
 
 @dataclass(frozen=True, slots=True)

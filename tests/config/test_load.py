@@ -147,7 +147,7 @@ VALUES = [
     (
         "clients = 3",
         'split = "random"',
-        "[data] split = \"random\": expected 'iid', 'dirichlet', 'shards' or 'by_user'",
+        "[data] split = \"random\": expected 'iid', 'dirichlet', 'shards', 'by_user' or 'vertical'",
     ),
     ("clients = 3", 'split = "dirichlet"\nalpha = 0', "[data] alpha = 0: expected more than 0"),
     ("clients = 3", 'split = "dirichlet"\nalpha = inf', "expected a finite number"),

@@ -20,6 +20,7 @@ TABLE = {
     "epsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "mergesfl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "scala": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
+    "vertical-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "gpsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "async": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "pipe-sgd": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),

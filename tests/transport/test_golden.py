@@ -24,6 +24,8 @@ CASES = {case["name"]: case for case in json.loads((PROTO / "golden" / "cases.js
 
 CONTROLS = {
     "hello": Hello(1, "phone-1", '{"model":"00ff"}', 600, "splitfl 0.1.0", "secret"),
+    "hello_linked": Hello(1, "bank", "{}", 1, "splitfl 0.1.0", links="AAECAwQFBgcICQoLDA0ODw=="),
+    "welcome_linked": Welcome("a1b2c3d4", 1, 2, links="AAECAwQFBgcICQoLDA0ODw=="),
     "welcome": Welcome("a1b2c3d4", 0, 3, '{"seed": 7}'),
     "begin": Begin(
         2,

@@ -44,7 +44,7 @@ class Envelope(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., begin: _Optional[_Union[Begin, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., refuse: _Optional[_Union[Refuse, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., part: _Optional[_Union[Part, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "client", "fingerprint", "samples", "software", "token", "instance", "session", "turn", "steps", "role")
+    __slots__ = ("protocol", "client", "fingerprint", "samples", "software", "token", "instance", "session", "turn", "steps", "role", "links")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +56,7 @@ class Hello(_message.Message):
     TURN_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     client: str
     fingerprint: str
@@ -67,19 +68,22 @@ class Hello(_message.Message):
     turn: int
     steps: int
     role: str
-    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., fingerprint: _Optional[str] = ..., samples: _Optional[int] = ..., software: _Optional[str] = ..., token: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., turn: _Optional[int] = ..., steps: _Optional[int] = ..., role: _Optional[str] = ...) -> None: ...
+    links: str
+    def __init__(self, protocol: _Optional[int] = ..., client: _Optional[str] = ..., fingerprint: _Optional[str] = ..., samples: _Optional[int] = ..., software: _Optional[str] = ..., token: _Optional[str] = ..., instance: _Optional[str] = ..., session: _Optional[str] = ..., turn: _Optional[int] = ..., steps: _Optional[int] = ..., role: _Optional[str] = ..., links: _Optional[str] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("session", "client", "clients", "settings")
+    __slots__ = ("session", "client", "clients", "settings", "links")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     CLIENTS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
     session: str
     client: int
     clients: int
     settings: str
-    def __init__(self, session: _Optional[str] = ..., client: _Optional[int] = ..., clients: _Optional[int] = ..., settings: _Optional[str] = ...) -> None: ...
+    links: str
+    def __init__(self, session: _Optional[str] = ..., client: _Optional[int] = ..., clients: _Optional[int] = ..., settings: _Optional[str] = ..., links: _Optional[str] = ...) -> None: ...
 
 class Begin(_message.Message):
     __slots__ = ("round", "seed", "opening", "programs", "closing", "plan", "first", "phase")
