@@ -14,7 +14,7 @@ from torch import nn
 from splitfl.codecs import Codecs
 from splitfl.data.batches import plan
 from splitfl.methods import Method
-from splitfl.model import Partition, Replica, is_auxiliary
+from splitfl.model import Partition, Replica, Transform, is_auxiliary
 from splitfl.schedule.topology import CLIENT, Topology
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -80,7 +80,7 @@ class Blueprint:
 
     `minimum` is the smallest micro-batch that the model takes (2 with BatchNorm). `model` is the unsplit module, for
     evaluation and for the initial weights. `distillation`: the loss of (student's, teacher's) output at every stage, in
-    place of `loss`.
+    place of `loss`. `transform`: of the activations that cross from a client to the server, in training.
     """
 
     model: nn.Module
@@ -98,6 +98,7 @@ class Blueprint:
     device: str = "cpu"
     contract: str = "{}"
     distillation: Loss | None = None
+    transform: Transform | None = None
 
     @property
     def stages(self) -> int:
@@ -129,7 +130,16 @@ class Blueprint:
             loss=(self.distillation or self.loss) if stage in topology.losses else None,
             device=self.device,
             passes_gradients=stage - 1 not in topology.losses,
+            receives=self.transform_after(stage - 1),
+            sends=self.transform_after(stage),
         )
+
+    def transform_after(self, stage: int) -> Transform | None:
+        """The transform of what leaves `stage` for another place; None where there is none."""
+        places = self.method.placement(self.stages)  # a phase without a server does not change what a front is
+        if self.transform is None or not 0 <= stage < self.stages - 1 or places[stage] == places[stage + 1]:
+            return None
+        return self.transform if places[stage] == CLIENT or self.transform.both_ways else None
 
     def carries_target(self, stage: int, topology: Topology) -> bool:
         """Whether the labels travel with the output of `stage`: a loss further on has no data of its own."""
