@@ -175,6 +175,7 @@ class Job:
             cuts=self.cuts(),
             method=self._method,
             codecs=self.codec,
+            transform=self._transform,
             batch_size=self.batch_size,
             minimum=minimum_micro_batch(model),
             fleet=fleet,

@@ -47,11 +47,11 @@ class Chain:
     def thins(self, name: str, spec: Spec) -> Sparsifier | None:
         """What leaves elements of such a tensor out: nothing for labels, other numbers than floats, small tensors."""
         thins = self.keep is not None and self.keep.kept(spec.elements) < spec.elements
-        return self.keep if thins and _may_thin(name, spec) else None
+        return self.keep if thins and FEWEST <= spec.elements and _may_thin(name, spec) else None
 
     def narrows(self, name: str, spec: Spec) -> bool:
         """Whether columns of zeros of such a tensor are left out, where that makes it smaller."""
-        return self.columns and len(spec.shape) > 1 and _may_thin(name, spec)
+        return self.columns and len(spec.shape) > 1 and spec.elements > 0 and _may_thin(name, spec)
 
     def packs(self, name: str, spec: Spec) -> Codec | None:
         """The format in which such a tensor travels, or None: bit for bit."""
@@ -59,8 +59,7 @@ class Chain:
 
 
 def _may_thin(name: str, spec: Spec) -> bool:
-    fits = FEWEST <= spec.elements < LARGEST
-    return fits and thinnable(spec.dtype) and not name.startswith(TARGET_PREFIX)
+    return spec.elements < LARGEST and thinnable(spec.dtype) and not name.startswith(TARGET_PREFIX)
 
 
 def parse(text: str) -> Chain | None:

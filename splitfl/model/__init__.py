@@ -32,6 +32,7 @@ from splitfl.model.stage import Replica as Replica
 from splitfl.model.stage import Stash as Stash
 from splitfl.model.transform import Transform as Transform
 from splitfl.model.transform import is_transformed as is_transformed
+from splitfl.model.transform import transform_after as transform_after
 from splitfl.model.transforms import TRANSFORMS as TRANSFORMS
 from splitfl.model.transforms import expected_transform as expected_transform
 from splitfl.model.transforms import parse_transform as parse_transform

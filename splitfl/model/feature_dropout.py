@@ -29,7 +29,9 @@ def feature_dropout(share: float) -> Transform:
     name = f"feature-dropout:{share:g}"
     if share == 1:
         return Transform(name=name, both_ways=True)
-    return Transform(name=name, sent=lambda activation: dropped(activation, share), received=masked, both_ways=True)
+    return Transform(
+        name=name, sent=lambda activation: dropped(activation, share), received=masked, both_ways=True, share=share
+    )
 
 
 def dropped(activation: torch.Tensor, share: float) -> torch.Tensor:

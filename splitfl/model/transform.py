@@ -18,6 +18,7 @@ from splitfl.model.crossing import Port
 from splitfl.model.errors import TransformError
 from splitfl.model.random_state import seeded
 from splitfl.model.signature import Tensors
+from splitfl.schedule.topology import CLIENT
 
 SENT, RECEIVED = 0x5EED, 0xFEED
 """Set a transform's draws apart from those of its stage, which come of the same seed."""
@@ -40,6 +41,7 @@ class Transform:
     sent      run where the activation is made, before it leaves
     received  run where it arrives, before the next stage computes
     both_ways also for what a server sends to a head on the client (U-shaped); else for what leaves a client only
+    share     columns that are left, as a share: for predictions of what the codec `columns` makes of the activation
 
     They may draw from torch's default generators, which are seeded for them and put back: the same mini-batch gives the
     same draws, whatever else runs. They must not keep anything from one call to the next.
@@ -49,11 +51,19 @@ class Transform:
     sent: Function = unchanged
     received: Function = unchanged
     both_ways: bool = False
+    share: float = 1.0
 
 
 def is_transformed(port: Port) -> bool:
     """Whether a transform changes what goes through `port`: floats with samples that take part in the gradient."""
     return port.batched and port.requires_grad and port.dtype.is_floating_point
+
+
+def transform_after(transform: Transform | None, placement: Sequence[str], stage: int) -> Transform | None:
+    """The transform of what leaves `stage` for a stage in another place; None where there is none."""
+    if transform is None or not 0 <= stage < len(placement) - 1 or placement[stage] == placement[stage + 1]:
+        return None
+    return transform if placement[stage] == CLIENT or transform.both_ways else None
 
 
 def as_sent(

@@ -14,7 +14,7 @@ from torch import nn
 from splitfl.codecs import Codecs
 from splitfl.data.batches import plan
 from splitfl.methods import Method
-from splitfl.model import Partition, Replica, Transform, is_auxiliary
+from splitfl.model import Partition, Replica, Transform, is_auxiliary, transform_after
 from splitfl.schedule.topology import CLIENT, Topology
 
 Loss = Callable[[Any, Any], torch.Tensor]
@@ -136,10 +136,8 @@ class Blueprint:
 
     def transform_after(self, stage: int) -> Transform | None:
         """The transform of what leaves `stage` for another place; None where there is none."""
-        places = self.method.placement(self.stages)  # a phase without a server does not change what a front is
-        if self.transform is None or not 0 <= stage < self.stages - 1 or places[stage] == places[stage + 1]:
-            return None
-        return self.transform if places[stage] == CLIENT or self.transform.both_ways else None
+        # Of the method, not of a topology: a phase without a server makes no other replicas.
+        return transform_after(self.transform, self.method.placement(self.stages), stage)
 
     def carries_target(self, stage: int, topology: Topology) -> bool:
         """Whether the labels travel with the output of `stage`: a loss further on has no data of its own."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 from splitfl.codecs import Codecs, Spec
 from splitfl.codecs.frame import wire_size
 from splitfl.errors import SplitflError
-from splitfl.model import Partition, Port, profile
+from splitfl.model import Partition, Port, Transform, profile
 from splitfl.model.micro_batches import sizes
 from splitfl.planning import Costs, Link, StageCost, Timeline, catalogue, simulate, stage_costs
 from splitfl.run.blueprint import Blueprint
@@ -64,7 +64,8 @@ def emulated(name: str) -> shaped.Link:
 
 def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
     """A function that costs the plans of one turn for `fleet`; the server computes for `slots` clients at a time."""
-    stages = stage_figures(blueprint.partition, blueprint.codecs, blueprint.topology((0,)).losses)
+    shares = [shares_sent(blueprint.transform_after(stage), blueprint.codecs) for stage in range(blueprint.stages)]
+    stages = stage_figures(blueprint.partition, blueprint.codecs, blueprint.topology((0,)).losses, shares)
 
     def predict(plans: Sequence[GroupPlan]) -> Timeline:
         turn, topology, samples = whole_turn(plans)
@@ -130,21 +131,31 @@ def _extend(programs: dict[str, list[Instruction]], part: Mapping[str, Program],
         programs.setdefault(actor, []).extend(shifted)
 
 
-def stage_figures(parts: Partition, codecs: Codecs, losses: Collection[int] = ()) -> list[StageCost]:
+def shares_sent(transform: Transform | None, codecs: Codecs) -> tuple[float, float]:
+    """About which shares of an activation's and of its gradient's bytes a codec leaves after a transform."""
+    if transform is None:
+        return 1.0, 1.0
+    up, down = (chain is not None and chain.columns for chain in (codecs.activation, codecs.gradient))
+    return transform.share if up else 1.0, transform.share if down else 1.0
+
+
+def stage_figures(
+    parts: Partition, codecs: Codecs, losses: Collection[int], shares: Sequence[tuple[float, float]]
+) -> list[StageCost]:
     """The costs of a model's stages per sample, in FLOP and in bytes as `codecs` put them on the wire.
 
-    A stage above one of `losses` computes no gradient of its inputs.
+    A stage above one of `losses` computes no gradient of its inputs. `shares` are those of `shares_sent` for each.
     """
     found = []
-    for stage, each in zip(parts.stages, profile(parts), strict=True):
+    for stage, each, (up, down) in zip(parts.stages, profile(parts), shares, strict=True):
         state = {name: Spec(value.dtype, tuple(value.shape)) for name, value in stage.state.items()}
         found.append(
             StageCost(
                 forward=each.flops_forward,
                 backward=each.flops_backward_input if stage.index and stage.index - 1 not in losses else 0.0,
                 weight=each.flops_backward_weight,
-                activation=per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
-                gradient=per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),
+                activation=up * per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
+                gradient=down * per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),
                 stash=each.stash_bytes,
                 params=wire_size(state, codecs.update),
             )

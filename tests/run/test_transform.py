@@ -191,3 +191,16 @@ def test_both_ends_must_have_the_same(bench):
 def test_the_report_names_it(bench, clients):
     found = states(bench, "pipar", "relu", clients, transform="feature-dropout:0.5").history
     assert json.loads(json.dumps(found.settings))["transform"] == "feature-dropout:0.5"
+
+
+def test_the_virtual_clock_knows_what_is_left_out(bench, clients):
+    def seconds(transform, name):
+        made = bench.job(
+            Wide, "tanh", "splitfed-v1", transform=transform, codec=splitfl.codec(activation=name, gradient=name)
+        )
+        (only,) = splitfl.simulate(made, clients=clients, rounds=1, link="lora-like").history.rounds
+        return only.seconds
+
+    whole, half = seconds(None, "columns"), seconds("feature-dropout:0.5", "columns")
+    assert seconds("feature-dropout:0.5", None) == whole  # nothing leaves the zeros out
+    assert 0.5 < half / whole < 0.6  # on a slow line; weights travel whole
