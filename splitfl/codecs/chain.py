@@ -47,7 +47,7 @@ class Chain:
     def thins(self, name: str, spec: Spec) -> Sparsifier | None:
         """What leaves elements of such a tensor out: nothing for labels, other numbers than floats, small tensors."""
         thins = self.keep is not None and self.keep.kept(spec.elements) < spec.elements
-        return self.keep if thins and FEWEST <= spec.elements and _may_thin(name, spec) else None
+        return self.keep if thins and spec.elements >= FEWEST and _may_thin(name, spec) else None
 
     def narrows(self, name: str, spec: Spec) -> bool:
         """Whether columns of zeros of such a tensor are left out, where that makes it smaller."""

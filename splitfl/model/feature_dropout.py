@@ -26,7 +26,7 @@ FLOOR = 0.1
 
 def feature_dropout(share: float) -> Transform:
     """The transform that keeps a `share` of the features, in expectation: above 0, and 1 keeps all as they are."""
-    name = f"feature-dropout:{share:g}"
+    name = f"feature-dropout:{float(share)!r}"  # every digit: both ends compare it
     if share == 1:
         return Transform(name=name, both_ways=True)
     return Transform(

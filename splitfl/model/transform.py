@@ -23,7 +23,6 @@ from splitfl.schedule.topology import CLIENT
 SENT, RECEIVED = 0x5EED, 0xFEED
 """Set a transform's draws apart from those of its stage, which come of the same seed."""
 
-
 Function = Callable[[torch.Tensor], torch.Tensor]
 """An activation, (samples, *shape), in; one of the same dtype and shape out."""
 

@@ -165,6 +165,8 @@ def test_a_share_that_cannot_be_is_refused(share):
 def test_names():
     assert parse_transform("feature-dropout:0.25").name == "feature-dropout:0.25"
     assert parse_transform("feature-dropout:.250").name == "feature-dropout:0.25"
+    assert parse_transform("feature-dropout:1").name == "feature-dropout:1.0"
+    assert parse_transform("feature-dropout:0.12345678").name == "feature-dropout:0.12345678"
     for text in ("dropout:0.25", "", "feature-dropout", "feature-dropuot:0.25"):
         with pytest.raises(TransformError, match=rf"transform = '{text}': expected .*feature-dropout:0.25"):
             parse_transform(text)
