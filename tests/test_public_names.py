@@ -7,9 +7,9 @@ from types import ModuleType
 import splitfl
 
 NAMES = {
-    "Access", "ClientTLS", "Deadlines", "Holding", "Job", "JobError", "Result", "ServerTLS", "SplitflError", "__version__", "adam",
-    "by_user", "codec", "dirichlet", "iid", "join", "load", "methods", "observe", "optimizer", "partition",
-    "possible_cuts", "serve", "sgd", "shards", "simulate", "Stragglers", "vertical",
+    "Access", "ClientTLS", "Deadlines", "Holding", "Job", "JobError", "Result", "ServerTLS", "SplitflError",
+    "__version__", "adam", "by_user", "codec", "dirichlet", "iid", "join", "load", "methods", "observe", "optimizer",
+    "partition", "possible_cuts", "serve", "sgd", "shards", "simulate", "Stragglers", "vertical",
 }  # fmt: skip
 
 METHOD_NAMES = {

@@ -10,10 +10,10 @@ from torch import nn
 from splitfl.codecs import Codecs
 from splitfl.errors import SplitflError
 from splitfl.methods import Method
-from splitfl.model import CutError, Partition, holders, partition, possible_cuts
+from splitfl.model import CutError, Partition, Transform, holders, partition, possible_cuts, transform_after
 from splitfl.model.signature import Batch
 from splitfl.planning import Choice, Cut, Setting, StageFigures, choose
-from splitfl.run.virtual import OVERHEAD, Fleet, stage_figures
+from splitfl.run.virtual import OVERHEAD, Fleet, shares_sent, stage_figures
 from splitfl.schedule.topology import Topology
 
 AUTO = "auto"
@@ -33,6 +33,7 @@ class Question:
     cuts: tuple[str, ...]
     method: Method
     codecs: Codecs
+    transform: Transform | None
     batch_size: int
     minimum: int
     fleet: Fleet
@@ -94,6 +95,9 @@ def _divides_holders(question: Question, place: str) -> bool:
 def _cut(question: Question, places: Sequence[str]) -> Cut:
     parts: Partition = partition(question.model, question.example_input, places)
     losses = question.method.topology((0,), stages=len(parts.stages)).losses
+    placement = question.method.placement(len(parts.stages))
+    transforms = [transform_after(question.transform, placement, stage) for stage in range(len(placement))]
+    shares = [shares_sent(each, question.codecs) for each in transforms]
     figures = tuple(
         StageFigures(
             flops=stage.forward,
@@ -102,6 +106,6 @@ def _cut(question: Question, places: Sequence[str]) -> Cut:
             stash=stage.stash,
             params=stage.params,
         )
-        for stage in stage_figures(parts, question.codecs, losses)
+        for stage in stage_figures(parts, question.codecs, losses, shares)
     )
     return Cut(name=",".join(places), stages=figures)

@@ -13,6 +13,7 @@ from torch import nn
 
 from splitfl.api.optimizers import OptimizerSpec
 from splitfl.methods import Merging, Method
+from splitfl.model import Transform
 from splitfl.run.blueprint import Blueprint
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def contract(job: Job, method: Method, micro_batches: int, teacher: nn.Module | 
         "optimizer_state": job.optimizer_state,
         "loss": _loss_name(job),
         "codec": list(_codecs(job).values()),
+        "transform": _transform_name(job),
         "seed": job.seed,
     }
     if teacher is not None:
@@ -55,6 +57,7 @@ def facts(job: Job, method: Method, blueprint: Blueprint) -> dict[str, Any]:
         "loss": _loss_name(job),
         "strategy": _strategy_name(job, method),
         "codecs": _codecs(job),
+        "transform": _transform_name(job),
         "seed": job.seed,
     }
 
@@ -62,6 +65,10 @@ def facts(job: Job, method: Method, blueprint: Blueprint) -> dict[str, Any]:
 def _codecs(job: Job) -> dict[str, str]:
     roles = {"activation": job.codec.activation, "gradient": job.codec.gradient, "update": job.codec.update}
     return {role: each.name if each else "raw" for role, each in roles.items()}
+
+
+def _transform_name(job: Job) -> str:
+    return job.transform.name if isinstance(job.transform, Transform) else "none"
 
 
 def _loss_name(job: Job) -> str:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from splitfl.aggregation import strategy_from
+from splitfl.api.at_the_cut import require_transformed, transform_for
 from splitfl.api.auto import AUTO, Question, choose_settings
 from splitfl.api.contract import contract, facts
 from splitfl.api.loss_probe import find_reduction
@@ -22,6 +23,8 @@ from splitfl.methods import METHODS, Method
 from splitfl.model import (
     Partition,
     Stage,
+    Transform,
+    TransformError,
     distance,
     evaluated,
     holders,
@@ -58,6 +61,8 @@ class Job:
                    "auto" takes the place that the simulator predicts to be fastest
     strategy       a message-based Flower strategy; None is federated averaging over all clients
     codec          how tensors are encoded on the wire, by role; None keeps every bit
+    transform      what is done to activations at the cut, in training: "feature-dropout:0.25", or a
+                   `splitfl.model.Transform`; both ends need the same
     local_epochs, local_steps  passes over the local data in a round, or mini-batches (at most one of the two)
     optimizer_state  "reset": replicas start every round with a fresh optimizer; "keep": they go on with theirs
     reduction      whether the loss is a mean or a sum over samples; "auto" finds out
@@ -77,6 +82,7 @@ class Job:
     teacher_cut: str | Sequence[str] | None = None
     strategy: Any = None
     codec: Codecs = field(default_factory=codec)
+    transform: Transform | str | None = None
     shuffle: bool = True
     drop_last: bool = False
     local_epochs: int | None = None
@@ -111,12 +117,20 @@ class Job:
                 self._method.placement(len(self.cuts()) + 1)
             except ValueError as error:
                 raise JobError(f"cut = {self.cut!r}: {error}") from None
+        object.__setattr__(self, "transform", self._transform)
         if not self._method.takes_strategy and self.strategy is not None:
             why = "clients hand their weights on, " if self._method.in_turn else ""
             raise JobError(
                 f"strategy = {type(self.strategy).__name__} with method {self._method.name}: {why}nothing is averaged; "
                 "leave the strategy out"
             )
+
+    @property
+    def _transform(self) -> Transform | None:
+        try:
+            return transform_for(self.transform, self._method)
+        except TransformError as error:
+            raise JobError(str(error)) from None
 
     def _require(self, holds: bool, name: str, wanted: str) -> None:
         if not holds:
@@ -163,6 +177,7 @@ class Job:
             cuts=self.cuts(),
             method=self._method,
             codecs=self.codec,
+            transform=self._transform,
             batch_size=self.batch_size,
             minimum=minimum_micro_batch(model),
             fleet=fleet,
@@ -171,7 +186,7 @@ class Job:
     def blueprint(self, fleet: Fleet | None = None) -> Blueprint:
         """The job made ready to run; "auto" settings are chosen for `fleet` (laptops on wifi-50 unless given).
 
-        Raises CutError, ShapeError, LossError, ScheduleError or JobError, each naming what is wrong.
+        Raises CutError, ShapeError, LossError, ScheduleError, TransformError or JobError, each naming what is wrong.
         """
         self._require_device()
         with _BUILDING:
@@ -184,7 +199,10 @@ class Job:
         teacher = evaluated(self._make(self.teacher, "teacher")) if self._method.distils else None
         parts = self._with_auxiliaries(parts) if teacher is None else self._with_teacher(parts, teacher)
         minimum = minimum_micro_batch(model)
-        if self._method.server_trains_alone or self._method.align_every or self._method.merging:
+        transform = self._transform
+        if transform is not None:
+            require_transformed(transform, parts, self._method)
+        if self._method.server_keeps_activations or self._method.merging:
             self._require_samples_at_cut(parts)
         if self._method.rounds != "in step" and self.optimizer_state == "keep":
             raise JobError(
@@ -221,6 +239,7 @@ class Job:
             contract=contract(self, self._method, micro_batches, teacher),
             distillation=distance if self._method.distils else None,
             holders=self._holders(parts),
+            transform=transform,
         )
 
     def flower_strategy(self, clients: int) -> Any:

@@ -15,7 +15,8 @@ def override(
     """`settings` with another method, number of rounds or number of clients.
 
     Another method keeps of the file what means something to it: its own options are those of the file only where it
-    has them too, and what crosses a cut is left out where nothing is cut, as is the strategy where nothing is averaged.
+    has them too; what crosses a cut is left out where nothing is cut, a transform where the method has no use for one,
+    and the strategy where nothing is averaged.
     Raises ConfigError for values that cannot be.
     """
     content: dict[str, Any] = settings.model_dump(exclude_unset=True)
@@ -37,5 +38,7 @@ def _switch(content: dict[str, Any], method: str) -> None:
         content["model"].pop("cut", None)
         for role in ("activation", "gradient"):
             content.get("codec", {}).pop(role, None)
+    if not made.split or made.server_keeps_activations or made.distils:
+        content.get("codec", {}).pop("transform", None)
     if not made.takes_strategy:
         content.pop("strategy", None)

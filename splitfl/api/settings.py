@@ -18,6 +18,7 @@ from splitfl.codecs import codec
 from splitfl.config import JobSettings, resolve
 from splitfl.data import by_columns, by_user, columns, dirichlet, iid, load, shards, vertical
 from splitfl.methods import Method
+from splitfl.model import TRANSFORMS, Transform
 from splitfl.run.blueprint import Deadlines
 from splitfl.run.virtual import Fleet
 
@@ -56,7 +57,8 @@ def job_from(settings: JobSettings, *, example_input: Any = None) -> Job:
         batch_size=training.batch_size,
         cut=cuts[0] if len(cuts) == 1 else cuts,
         strategy=strategy_from(strategy.name, strategy.options, clients=clients) if strategy else None,
-        codec=codec(**settings.codec.model_dump()),
+        codec=codec(**settings.codec.model_dump(exclude={"transform"})),
+        transform=transform_from(settings),
         shuffle=training.shuffle,
         drop_last=training.drop_last,
         local_epochs=training.local_epochs,
@@ -87,6 +89,17 @@ def _call(function: Callable[..., Any], reference: str, arguments: dict[str, Any
     except Exception as error:
         given = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         raise JobError(f"{reference}({given}) raised {type(error).__name__}: {error}") from error
+
+
+def transform_from(settings: JobSettings) -> Transform | str | None:
+    """The transform of a job file: a name, or what the user's function gives. JobError where that is something else."""
+    text = settings.codec.transform
+    if text is None or text.partition(":")[0] in TRANSFORMS:
+        return text
+    made = call(settings, text, {})
+    if not isinstance(made, Transform):
+        raise JobError(f"[codec] transform = {text!r} gives {type(made).__name__}: expected a splitfl.model.Transform")
+    return made
 
 
 def method_from(settings: JobSettings) -> Method:

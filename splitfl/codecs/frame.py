@@ -13,14 +13,14 @@ from collections.abc import Mapping
 import torch
 
 from splitfl.codecs.chain import Chain
+from splitfl.codecs.columns import features, narrowed, places_size, used_columns, widened
 from splitfl.codecs.header import FrameError, Header, Limits, payload_size, read_headers, write_header
 from splitfl.codecs.packing import Codec, CodecError, Groups, Packed
 from splitfl.codecs.sparse import (
     LARGEST,
-    POSITION_BYTES,
     Walk,
-    as_bitmap,
     positions_of,
+    positions_size,
     read_positions,
     write_positions,
 )
@@ -61,13 +61,19 @@ def encode(tensors: Mapping[str, torch.Tensor], codec: Chain | None = None, *, d
 
 def _encode(name: str, spec: Spec, tensor: torch.Tensor, codec: Chain, draw: int) -> list[Buffer]:
     """Leave out, pack, compress, as far as the codec does so for such a tensor."""
-    kept, positions, walk = None, b"", None
+    kept, columns, positions, walk = None, None, b"", None
     keep = codec.thins(name, spec)
     if keep is not None:
         flat = tensor.cpu().reshape(-1)
         chosen, walk = keep.choose(flat, draw)
         tensor, kept = flat[chosen], len(chosen)
         positions = b"" if walk else write_positions(chosen, spec.elements)
+    elif codec.narrows(name, spec):
+        matrix = tensor.cpu().reshape(spec.shape[0], -1)
+        chosen = used_columns(matrix)
+        if _size(name, spec, codec, columns=len(chosen)) < _size(name, spec, codec):
+            tensor, columns = matrix[:, chosen], len(chosen)
+            positions = write_positions(chosen, features(spec))
     format = codec.packs(name, spec)
     packed = _pack(name, tensor, format)
     payload = _memory(packed.payload)
@@ -82,6 +88,7 @@ def _encode(name: str, spec: Spec, tensor: torch.Tensor, codec: Chain, draw: int
         scales=_bytes(packed.scales),
         offsets=_bytes(packed.offsets),
         kept=kept,
+        columns=columns,
         positions=positions,
         walk=walk,
         compressed=use,
@@ -109,14 +116,15 @@ def decode(
 def wire_size(specs: Mapping[str, Spec], codec: Chain | None = None) -> int:
     """Exactly the bytes that `encode` makes of tensors of these dtypes and shapes, whatever their values.
 
-    With compression, which depends on the values, the most that they can be; of `randk` the positions, which depend on
-    the draw, are counted with as many bytes as the largest take.
+    With compression and with `columns`, which depend on the values, the most that they can be; of `randk` the
+    positions, which depend on the draw, are counted with as many bytes as the largest take.
     """
     chain = codec or BIT_FOR_BIT
     return sum(_size(name, spec, chain) for name, spec in specs.items())
 
 
-def _size(name: str, spec: Spec, codec: Chain) -> int:
+def _size(name: str, spec: Spec, codec: Chain, *, columns: int | None = None) -> int:
+    """Bytes of one tensor, uncompressed; where so many columns are sent of it, or all of it."""
     keep, format = codec.thins(name, spec), codec.packs(name, spec)
     sent, kept, positions, walk = spec, None, 0, None
     if keep is not None:
@@ -125,7 +133,9 @@ def _size(name: str, spec: Spec, codec: Chain) -> int:
         if keep.name == "randk":
             walk = Walk(spec.elements - 1, spec.elements - 1)
         else:
-            positions = -(-spec.elements // 8) if as_bitmap(spec.elements, kept) else POSITION_BYTES * kept
+            positions = positions_size(spec.elements, kept)
+    elif columns is not None:
+        sent, positions = narrowed(spec, columns), places_size(spec, columns)
     groups = format.groups(sent.shape) if format else Groups(0, 1)
     payload = payload_size(sent, format)
     header = write_header(
@@ -137,6 +147,7 @@ def _size(name: str, spec: Spec, codec: Chain) -> int:
         scales=bytes(4 * groups.number) if format and format.scaled else b"",
         offsets=bytes(4 * groups.number) if format and format.shifted else b"",
         kept=kept,
+        columns=columns,
         positions=bytes(positions),
         walk=walk,
     )
@@ -174,6 +185,12 @@ def _compare(got: Mapping[str, Spec], expect: Mapping[str, Spec]) -> None:
 
 def _unpack(header: Header) -> torch.Tensor:
     sent = _sent(header)
+    if header.columns is not None:
+        places = read_positions(header.positions, features(header.spec), header.columns)
+        if places is None:
+            what = f"{header.columns} ascending columns of {header.spec}"
+            raise FrameError(f"{header.name!r}: its positions are not {what}")
+        return widened(sent, places, header.spec)
     if header.kept is None:
         return sent
     whole = torch.zeros(header.spec.shape, dtype=header.spec.dtype)

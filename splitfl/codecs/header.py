@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import gcd, prod
 
 from splitfl.codecs.chain import FORMATS
+from splitfl.codecs.columns import features, narrowed
 from splitfl.codecs.packing import Codec, Groups, one_group
 from splitfl.codecs.proto3 import (
     LENGTH,
@@ -23,13 +24,13 @@ from splitfl.codecs.proto3 import (
     uint_field,
     varint,
 )
-from splitfl.codecs.sparse import LARGEST, Walk
+from splitfl.codecs.sparse import LARGEST, Walk, thinnable
 from splitfl.codecs.spec import DTYPE_NUMBERS, DTYPES, Spec
 
 TENSORS = 1
 """Field of `Frame`."""
 
-NAME, DTYPE, SHAPE, CODEC, AXIS, SCALES, OFFSETS, PAYLOAD, KEPT, POSITIONS, WALK, COMPRESSION = range(1, 13)
+NAME, DTYPE, SHAPE, CODEC, AXIS, SCALES, OFFSETS, PAYLOAD, KEPT, POSITIONS, WALK, COMPRESSION, COLUMNS = range(1, 14)
 """Fields of `Tensor`; the payload is written last."""
 
 RAW = 0
@@ -39,8 +40,8 @@ ZSTD = 1
 """The number of Zstandard in the field COMPRESSION."""
 
 _CODECS = {codec.number: codec for codec in FORMATS.values()}
-_NUMBERS = {DTYPE: "dtype", CODEC: "codec", AXIS: "axis", KEPT: "kept", COMPRESSION: "compression"}
-_SLICES = {NAME: "name", SCALES: "scales", OFFSETS: "offsets", PAYLOAD: "payload", POSITIONS: "positions"}
+_NUMBERS = (DTYPE, CODEC, AXIS, KEPT, COMPRESSION, COLUMNS)
+_SLICES = (NAME, SCALES, OFFSETS, PAYLOAD, POSITIONS)
 _LISTS = (SHAPE, WALK)
 _NOTHING = memoryview(b"")
 
@@ -68,6 +69,7 @@ class Header:
     """One tensor of a frame, checked: scales, offsets, positions and payload are slices of the frame.
 
     kept       how many elements are there, where not all; `positions` or `walk` say which
+    columns    how many whole columns are there, where not all; `positions` say which
     compressed the payload is in Zstandard
     """
 
@@ -79,19 +81,27 @@ class Header:
     offsets: memoryview
     payload: memoryview
     kept: int | None = None
+    columns: int | None = None
     positions: memoryview = _NOTHING
     walk: Walk | None = None
     compressed: bool = False
 
     @property
     def sent(self) -> Spec:
-        """The tensor that the payload stands for: flat, where elements were left out."""
-        return self.spec if self.kept is None else Spec(self.spec.dtype, (self.kept,))
+        """The tensor that the payload stands for: flat, where elements were left out; a matrix, where columns were."""
+        return sent_of(self.spec, self.kept, self.columns)
 
     @property
     def groups(self) -> Groups:
         """The groups of elements that share a scale."""
         return Groups(self.axis, len(self.scales) // 4)
+
+
+def sent_of(spec: Spec, kept: int | None, columns: int | None) -> Spec:
+    """What travels of a tensor of which so many elements, or so many columns, are there; None: all."""
+    if columns is not None:
+        return narrowed(spec, columns)
+    return spec if kept is None else Spec(spec.dtype, (kept,))
 
 
 def write_header(
@@ -104,6 +114,7 @@ def write_header(
     scales: bytes = b"",
     offsets: bytes = b"",
     kept: int | None = None,
+    columns: int | None = None,
     positions: bytes = b"",
     walk: Walk | None = None,
     compressed: bool = False,
@@ -122,6 +133,7 @@ def write_header(
             bytes_field(POSITIONS, positions),
             bytes_field(WALK, b"".join(map(varint, walk or ()))),
             uint_field(COMPRESSION, ZSTD if compressed else 0),
+            uint_field(COLUMNS, columns or 0),
             length_header(PAYLOAD, payload) if payload else b"",
         )
     )
@@ -211,12 +223,13 @@ def _believe(name: str, parts: _Parts, limits: Limits) -> Header:
         raise FrameError(f"{name!r}: codec number {number} is unknown, or not for {spec}")
     payload = parts.slices.get(PAYLOAD, _NOTHING)
     kept, walk = _believe_kept(name, spec, parts)
+    columns = _believe_columns(name, spec, parts)
     compression = parts.numbers.get(COMPRESSION, 0)
     if compression > ZSTD:
         raise FrameError(f"{name!r}: unknown compression number {compression}, expected 0 or {ZSTD}")
-    if (kept is not None or compression) and spec.elements > limits.thinned:
+    if (kept or columns or compression) and spec.elements > limits.thinned:
         raise FrameError(f"{name!r}: {spec} would unfold to more than {limits.thinned} elements")
-    size = payload_size(spec if kept is None else Spec(spec.dtype, (kept,)), codec)
+    size = payload_size(sent_of(spec, kept, columns), codec)
     if not compression and size != len(payload):
         raise FrameError(f"{name!r}: {spec} takes {size} bytes, but {len(payload)} came")
     return Header(
@@ -228,6 +241,7 @@ def _believe(name: str, parts: _Parts, limits: Limits) -> Header:
         offsets=parts.slices.get(OFFSETS, _NOTHING),
         payload=payload,
         kept=kept,
+        columns=columns,
         positions=parts.slices.get(POSITIONS, _NOTHING),
         walk=walk,
         compressed=bool(compression),
@@ -238,10 +252,10 @@ def _believe_kept(name: str, spec: Spec, parts: _Parts) -> tuple[int | None, Wal
     """How many elements are there, where not all, and the walk that says which; positions are looked at later."""
     kept, walk = parts.numbers.get(KEPT, 0), parts.lists[WALK]
     if not kept:
-        if walk or POSITIONS in parts.slices:
+        if walk or (POSITIONS in parts.slices and not parts.numbers.get(COLUMNS, 0)):
             raise FrameError(f"{name!r}: positions or a walk, but all elements are there")
         return None, None
-    if kept > spec.elements or spec.elements >= LARGEST or not spec.dtype.is_floating_point:
+    if kept > spec.elements or spec.elements >= LARGEST or not thinnable(spec.dtype):
         raise FrameError(f"{name!r}: {kept} elements kept of {spec}")
     if not walk:
         return kept, None
@@ -249,6 +263,17 @@ def _believe_kept(name: str, spec: Spec, parts: _Parts) -> tuple[int | None, Wal
     if not sound or POSITIONS in parts.slices:
         raise FrameError(f"{name!r}: a walk {walk} that does not reach all {spec.elements} elements, or has positions")
     return kept, Walk(*walk)
+
+
+def _believe_columns(name: str, spec: Spec, parts: _Parts) -> int | None:
+    """How many columns are there, where not all; positions are looked at later."""
+    columns = parts.numbers.get(COLUMNS, 0)
+    if not columns:
+        return None
+    fits = len(spec.shape) > 1 and 0 < spec.elements < LARGEST and columns <= features(spec)
+    if not fits or not thinnable(spec.dtype) or parts.numbers.get(KEPT, 0):
+        raise FrameError(f"{name!r}: {columns} columns kept of {spec}")
+    return columns
 
 
 def _check_metadata(header: Header) -> None:

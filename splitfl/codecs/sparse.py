@@ -29,6 +29,14 @@ class Walk(NamedTuple):
     start: int
 
 
+def thinnable(dtype: torch.dtype) -> bool:
+    """Whether something can be left out of a tensor of this dtype: floats of two bytes or more.
+
+    torch neither sorts nor indexes all of the 8-bit floats, and one of them has no zero.
+    """
+    return dtype.is_floating_point and dtype.itemsize > 1
+
+
 @dataclass(frozen=True, slots=True)
 class Sparsifier:
     """`topk` or `randk` with the share of a tensor's elements that it keeps, at least one."""
@@ -70,6 +78,11 @@ def positions_of(walk: Walk, elements: int, count: int) -> torch.Tensor:
 def as_bitmap(elements: int, count: int) -> bool:
     """Whether positions travel as one bit for each element: that is shorter than a number for each that is kept."""
     return -(-elements // 8) <= POSITION_BYTES * count
+
+
+def positions_size(elements: int, count: int) -> int:
+    """Bytes that `write_positions` makes of `count` positions."""
+    return -(-elements // 8) if as_bitmap(elements, count) else POSITION_BYTES * count
 
 
 def write_positions(positions: torch.Tensor, elements: int) -> bytes:

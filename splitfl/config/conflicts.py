@@ -59,10 +59,15 @@ def _method(settings: JobSettings) -> Iterator[str]:
             method.placement(len(model.cuts) + 1)
         except ValueError as error:
             yield f"[model] cut = {shown(model.cut)}: {error}"
+        if method.server_keeps_activations and codec.transform is not None:
+            yield (
+                f"[codec] transform = {shown(codec.transform)}: in method {method.name} the server also computes on "
+                "activations that it keeps, outside of a mini-batch; leave it out"
+            )
         return
     if model.assigned("cut"):
         yield f"[model] cut = {shown(model.cut)}: method {method.name} trains the whole model on the client, uncut"
-    for role in ("activation", "gradient"):
+    for role in ("activation", "gradient", "transform"):
         if getattr(codec, role) is not None:
             yield f"[codec] {role} = {shown(getattr(codec, role))}: nothing crosses a cut in method {method.name}"
 

@@ -17,6 +17,7 @@ from splitfl.config.reference import split_reference
 from splitfl.config.section import Names, NumberOrAuto, Positive, Reference, Section, Text, among
 from splitfl.data import NAMES
 from splitfl.methods import METHODS, Method
+from splitfl.model import TRANSFORMS, TransformError, expected_transform, parse_transform
 from splitfl.planning import DEVICES, LINKS
 from splitfl.schedule import GENERATORS
 
@@ -72,6 +73,21 @@ def _codec(role: str, name: str) -> str:
     except CodecError as error:
         raise ValueError(str(error).removeprefix(f"codec: {role} = {name!r}: ")) from None
     return name
+
+
+def _transform(text: str) -> str:
+    kind, colon, _ = text.partition(":")
+    if kind not in TRANSFORMS and colon:
+        try:
+            split_reference(text)
+        except ValueError as error:
+            raise ValueError(f"{expected_transform()}; or, for one of your own, {error}") from None
+        return text
+    try:
+        parse_transform(text)
+    except TransformError as error:
+        raise ValueError(str(error).removeprefix(f"transform = {text!r}: ")) from None
+    return text
 
 
 class ModelSettings(Section):
@@ -238,11 +254,14 @@ class CodecSettings(Section):
 
     activation, gradient  what crosses a cut, forwards and backwards
     update                weights on their way to and from the server
+    transform             what is done to activations at the cut in training: a name, or a reference to a function that
+                          makes a `splitfl.model.Transform`
     """
 
     activation: Annotated[Text, AfterValidator(partial(_codec, "activation"))] | None = None
     gradient: Annotated[Text, AfterValidator(partial(_codec, "gradient"))] | None = None
     update: Annotated[Text, AfterValidator(partial(_codec, "update"))] | None = None
+    transform: Annotated[Text, AfterValidator(_transform)] | None = None
 
 
 class PlanningSettings(Section):

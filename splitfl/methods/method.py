@@ -235,6 +235,11 @@ class Method:
         return self.transfer != "training"
 
     @property
+    def server_keeps_activations(self) -> bool:
+        """The server computes on activations of earlier mini-batches too."""
+        return self.server_trains_alone or self.align_every > 0
+
+    @property
     def personal_front(self) -> bool:
         """Each client keeps a client-side partition of its own: there is no single trained model."""
         return self.split and not self.average_front

@@ -14,6 +14,7 @@ from splitfl.model.errors import CutError as CutError
 from splitfl.model.errors import LossError as LossError
 from splitfl.model.errors import ShapeError as ShapeError
 from splitfl.model.errors import StateError as StateError
+from splitfl.model.errors import TransformError as TransformError
 from splitfl.model.holders import holders as holders
 from splitfl.model.loss import decomposes as decomposes
 from splitfl.model.loss import metrics as metrics
@@ -35,3 +36,9 @@ from splitfl.model.signature import Tensors as Tensors
 from splitfl.model.stage import Apart as Apart
 from splitfl.model.stage import Replica as Replica
 from splitfl.model.stage import Stash as Stash
+from splitfl.model.transform import Transform as Transform
+from splitfl.model.transform import is_transformed as is_transformed
+from splitfl.model.transform import transform_after as transform_after
+from splitfl.model.transforms import TRANSFORMS as TRANSFORMS
+from splitfl.model.transforms import expected_transform as expected_transform
+from splitfl.model.transforms import parse_transform as parse_transform

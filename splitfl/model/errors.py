@@ -19,3 +19,7 @@ class LossError(SplitflError):
 
 class StateError(SplitflError):
     """Weights or values that do not belong to this stage: a name is missing or a shape differs."""
+
+
+class TransformError(SplitflError):
+    """A transform at the cut that does not exist, or that gives another kind of tensor than it was given."""

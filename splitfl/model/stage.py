@@ -18,6 +18,7 @@ from splitfl.model.random_state import seeded
 from splitfl.model.scoring import Scoring, weighted
 from splitfl.model.signature import Tensors
 from splitfl.model.split_backward import Roots, WeightStash, backward_input, backward_weight
+from splitfl.model.transform import Transform, as_received, as_sent
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -84,6 +85,7 @@ class Replica:
     """Weights, gradients and optimizer of one stage; copies the stage, so replicas share nothing.
 
     `passes_gradients`: False where the stage below has a loss of its own, so that no gradient of the inputs is needed.
+    `receives`, `sends`: the transform at the cut before this stage, and at the one after it.
     """
 
     def __init__(
@@ -94,12 +96,15 @@ class Replica:
         loss: Loss | None = None,
         device: torch.device | str = "cpu",
         passes_gradients: bool = True,
+        receives: Transform | None = None,
+        sends: Transform | None = None,
     ) -> None:
         self.stage = stage
         self.device = torch.device(device)
         self.module = copy.deepcopy(stage.module).to(self.device)
         self._loss = loss
         self._passes = passes_gradients
+        self._receives, self._sends = receives, sends
         self._trained = [parameter for parameter in self.module.parameters() if parameter.requires_grad]
         self._factory = optimizer
         self._optimizer = self._fresh_optimizer()
@@ -123,13 +128,14 @@ class Replica:
         share of this micro-batch in the mini-batch's loss, which is computed of what `Stage.scored` says, by `scoring`
         where that is given.
 
-        Raises StateError where an input is missing.
+        Raises StateError where an input is missing, and TransformError for a transform that changes a shape.
         """
         wanted = {port.name: port.requires_grad and self._passes for port in self.stage.inputs}
         inputs = {name: self._receive(name, values, requires_grad) for name, requires_grad in wanted.items()}
-        with seeded(seed, self.device) if self.stage.random else nullcontext():
-            result = self.stage.apply(self.module, inputs)
+        result = self._run(inputs, seed)
         outputs = self.stage.name_outputs(result)
+        if self._sends is not None:
+            outputs = as_sent(self._sends, outputs, self.stage.outputs, seed=seed, device=self.device)
         stash = Stash(
             {name: tensor for name, tensor in inputs.items() if tensor.requires_grad},
             {name: tensor for name, tensor in outputs.items() if tensor.requires_grad},
@@ -142,9 +148,16 @@ class Replica:
             )
         return {name: tensor.detach() for name, tensor in outputs.items()}, stash
 
+    def _run(self, inputs: Tensors, seed: int) -> Any:
+        """What the stage makes of `inputs`, as they were sent, in training."""
+        if self._receives is not None:
+            inputs = as_received(self._receives, inputs, self.stage.inputs, seed=seed, device=self.device)
+        with seeded(seed, self.device) if self.stage.random else nullcontext():
+            return self.stage.apply(self.module, inputs)
+
     @torch.no_grad()
     def infer(self, values: Mapping[str, torch.Tensor]) -> Tensors:
-        """The outputs by port name, in evaluation mode; nothing is kept for a backward."""
+        """The outputs by port name, in evaluation mode and without transforms; nothing is kept for a backward."""
         inputs = {port.name: self._receive(port.name, values, False) for port in self.stage.inputs}
         with self._evaluating():
             return self.stage.name_outputs(self.stage.apply(self.module, inputs))

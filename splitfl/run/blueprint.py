@@ -15,7 +15,7 @@ from splitfl.codecs import Codecs
 from splitfl.data.batches import plan
 from splitfl.errors import SplitflError
 from splitfl.methods import Method
-from splitfl.model import Partition, Replica, Stage, is_auxiliary
+from splitfl.model import Partition, Replica, Stage, Transform, is_auxiliary, transform_after
 from splitfl.schedule.instruction import Value
 from splitfl.schedule.topology import CLIENT, Topology
 
@@ -83,7 +83,7 @@ class Blueprint:
     `minimum` is the smallest micro-batch that the model takes (2 with BatchNorm). `model` is the unsplit module, for
     evaluation and for the initial weights. `distillation`: the loss of (student's, teacher's) output at every stage, in
     place of `loss`. `holders`: in place of the first stage, what of it is each client's, where clients hold features of
-    the same samples.
+    the same samples. `transform`: of the activations that cross from a client to the server, in training.
     """
 
     model: nn.Module
@@ -102,6 +102,7 @@ class Blueprint:
     contract: str = "{}"
     distillation: Loss | None = None
     holders: tuple[Stage, ...] = ()
+    transform: Transform | None = None
 
     @property
     def stages(self) -> int:
@@ -148,10 +149,18 @@ class Blueprint:
             loss=(self.distillation or self.loss) if stage in topology.losses else None,
             device=self.device,
             passes_gradients=stage - 1 not in topology.losses,
+            receives=self.transform_after(stage - 1),
+            sends=self.transform_after(stage),
         )
+
+    def transform_after(self, stage: int) -> Transform | None:
+        """The transform of what leaves `stage` for another place; None where there is none."""
+        # Of the method, not of a topology: a phase without a server makes no other replicas.
+        return transform_after(self.transform, self.method.placement(self.stages), stage)
 
     def carries_target(self, stage: int, topology: Topology, client: int | None = None) -> bool:
         """Whether the labels travel with the output of `stage` for `client`: a loss further on has no data of its own.
+
 
         Where clients hold features of the same samples, only one has labels.
         """

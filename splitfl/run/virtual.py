@@ -8,7 +8,7 @@ from dataclasses import replace
 from splitfl.codecs import Codecs, Spec
 from splitfl.codecs.frame import wire_size
 from splitfl.errors import SplitflError
-from splitfl.model import Partition, Port, Stage, StageProfile, profile, profile_stage
+from splitfl.model import Partition, Port, Stage, StageProfile, Transform, profile, profile_stage
 from splitfl.model.micro_batches import sizes
 from splitfl.planning import Costs, Link, StageCost, Timeline, catalogue, simulate, stage_costs
 from splitfl.run.blueprint import Blueprint
@@ -64,8 +64,9 @@ def emulated(name: str) -> shaped.Link:
 
 def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
     """A function that costs the plans of one turn for `fleet`; the server computes for `slots` clients at a time."""
-    stages = stage_figures(blueprint.partition, blueprint.codecs, blueprint.topology((0,)).losses)
-    fronts = [_front(blueprint, stage) for stage in blueprint.holders]
+    shares = [shares_sent(blueprint.transform_after(stage), blueprint.codecs) for stage in range(blueprint.stages)]
+    stages = stage_figures(blueprint.partition, blueprint.codecs, blueprint.topology((0,)).losses, shares)
+    fronts = [_front(blueprint, stage, shares[0]) for stage in blueprint.holders]
 
     def predict(plans: Sequence[GroupPlan]) -> Timeline:
         turn, topology, samples = whole_turn(plans)
@@ -144,30 +145,43 @@ def _extend(
         programs.setdefault(actor, []).extend(shifted)
 
 
-def stage_figures(parts: Partition, codecs: Codecs, losses: Collection[int] = ()) -> list[StageCost]:
+def shares_sent(transform: Transform | None, codecs: Codecs) -> tuple[float, float]:
+    """About which shares of an activation's and of its gradient's bytes a codec leaves after a transform."""
+    if transform is None:
+        return 1.0, 1.0
+    up, down = (chain is not None and chain.columns for chain in (codecs.activation, codecs.gradient))
+    return transform.share if up else 1.0, transform.share if down else 1.0
+
+
+def stage_figures(
+    parts: Partition, codecs: Codecs, losses: Collection[int], shares: Sequence[tuple[float, float]]
+) -> list[StageCost]:
     """The costs of a model's stages per sample, in FLOP and in bytes as `codecs` put them on the wire.
 
-    A stage above one of `losses` computes no gradient of its inputs.
+    A stage above one of `losses` computes no gradient of its inputs. `shares` are those of `shares_sent` for each.
     """
-    pairs = zip(parts.stages, profile(parts), strict=True)
-    return [_figures(stage, each, codecs, begins=stage.index - 1 in losses) for stage, each in pairs]
+    figures = zip(parts.stages, profile(parts), shares, strict=True)
+    return [_figures(stage, each, codecs, share, begins=stage.index - 1 in losses) for stage, each, share in figures]
 
 
-def _front(blueprint: Blueprint, stage: Stage) -> StageCost:
+def _front(blueprint: Blueprint, stage: Stage, share: tuple[float, float]) -> StageCost:
     """The costs of what one holder has of the first stage."""
     example = {port.name: blueprint.partition.example[port.name] for port in stage.inputs}
-    return _figures(stage, profile_stage(stage, example)[0], blueprint.codecs, begins=True)
+    return _figures(stage, profile_stage(stage, example)[0], blueprint.codecs, share, begins=True)
 
 
-def _figures(stage: Stage, each: StageProfile, codecs: Codecs, *, begins: bool) -> StageCost:
+def _figures(
+    stage: Stage, each: StageProfile, codecs: Codecs, share: tuple[float, float], *, begins: bool
+) -> StageCost:
     """One stage's costs; `begins` where the stage below takes no gradient."""
     state = {name: Spec(value.dtype, tuple(value.shape)) for name, value in stage.state.items()}
+    up, down = share
     return StageCost(
         forward=each.flops_forward,
         backward=each.flops_backward_input if stage.index and not begins else 0.0,
         weight=each.flops_backward_weight,
-        activation=per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
-        gradient=per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),
+        activation=up * per_sample(stage.outputs, codecs, "act") if not stage.last else 0.0,
+        gradient=down * per_sample([port for port in stage.outputs if port.requires_grad], codecs, "grad"),
         stash=each.stash_bytes,
         params=wire_size(state, codecs.update),
     )

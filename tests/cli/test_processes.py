@@ -46,6 +46,16 @@ def test_local_trains_over_tls_with_three_clients_and_equals_simulate(splitfl_co
     assert same(saved, simulated)
 
 
+def test_a_transform_at_the_cut_is_the_same_in_processes_of_their_own(splitfl_command, edit, tmp_path):
+    codec = '[codec]\ntransform = "feature-dropout:0.25"\nactivation = "columns+int8"\ngradient = "columns+int8"\n'
+    path = edit("[server]", f"{codec}\n[server]")
+    saved, simulated = tmp_path / "local.safetensors", tmp_path / "simulated.safetensors"
+    outcome = splitfl_command("local", path, "--plain", "--rounds", 2, "--save", saved)
+    assert outcome.code == 0, outcome.err
+    assert splitfl_command("simulate", path, "--save", simulated).code == 0
+    assert same(saved, simulated)
+
+
 def test_a_client_that_cannot_start_ends_a_local_run_at_once(splitfl_command, edit):
     path = edit("model.py:build_model", "model.py:load_mine")
     outcome = splitfl_command("local", path, "--plain", "--rounds", 1)

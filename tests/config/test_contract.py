@@ -23,6 +23,7 @@ AGREED = [
     ("batch_size = 32", "batch_size = 32\nseed = 1", ""),
     ("lr = 0.05", "lr = 0.01", ""),
     ("", "", '[codec]\nactivation = "int8"'),
+    ("", "", '[codec]\ntransform = "feature-dropout:0.25"'),
 ]
 OWN = [
     ("rounds = 5", "rounds = 6", ""),

@@ -35,8 +35,9 @@ def frames() -> list[bytes]:
         "empty": torch.empty(0, 5),
         "half": torch.randn(2, 2, generator=draw).to(torch.bfloat16),
     }
-    tensors["long"] = torch.randn(90, generator=draw)
-    chains = [parse(name) for name in ("topk:0.1+int8", "randk:0.05", "topk:0.2+int4+zstd", "zstd")]
+    tensors["long"] = torch.randn(6, 3, 5, generator=draw) * (torch.arange(5) == 2)  # columns of zeros
+    names = ("topk:0.1+int8", "randk:0.05", "topk:0.2+int4+zstd", "zstd", "columns+int8", "columns+zstd")
+    chains = [parse(name) for name in names]
     return [b"".join(map(bytes, frame.encode(tensors, codec, draw=7))) for codec in (*CODECS.values(), *chains)]
 
 

@@ -69,6 +69,11 @@ FRAMES = {
         "walk": torch.tensor([0.0, 2.0, 0.0, 3.0, 1.0]),
         "folded": torch.full((16,), 0.5),
     },
+    "frame_columns": {
+        "bits": torch.tensor([[1.0, 0.0, 2.0], [3.0, 0.0, 4.0]]),
+        "numbers": torch.tensor([[0.0] * 38 + [-7.0, 0.0], [0.0] * 38 + [0.5, 0.0]]).reshape(2, 2, 20),
+        "levels": torch.tensor([[0.0, 0.0, -1.0, 0.0], [0.0, 0.0, 1.0, 126.5]]),
+    },
 }
 
 

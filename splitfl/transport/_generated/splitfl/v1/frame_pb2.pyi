@@ -86,7 +86,7 @@ class Frame(_message.Message):
     def __init__(self, tensors: _Optional[_Iterable[_Union[Tensor, _Mapping]]] = ...) -> None: ...
 
 class Tensor(_message.Message):
-    __slots__ = ("name", "dtype", "shape", "codec", "axis", "scales", "offsets", "kept", "positions", "walk", "compression", "payload")
+    __slots__ = ("name", "dtype", "shape", "codec", "axis", "scales", "offsets", "kept", "positions", "walk", "compression", "columns", "payload")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     SHAPE_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +98,7 @@ class Tensor(_message.Message):
     POSITIONS_FIELD_NUMBER: _ClassVar[int]
     WALK_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     name: str
     dtype: DType
@@ -110,5 +111,6 @@ class Tensor(_message.Message):
     positions: bytes
     walk: _containers.RepeatedScalarFieldContainer[int]
     compression: Compression
+    columns: int
     payload: bytes
-    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Codec, str]] = ..., axis: _Optional[int] = ..., scales: _Optional[_Iterable[float]] = ..., offsets: _Optional[_Iterable[float]] = ..., kept: _Optional[int] = ..., positions: _Optional[bytes] = ..., walk: _Optional[_Iterable[int]] = ..., compression: _Optional[_Union[Compression, str]] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., codec: _Optional[_Union[Codec, str]] = ..., axis: _Optional[int] = ..., scales: _Optional[_Iterable[float]] = ..., offsets: _Optional[_Iterable[float]] = ..., kept: _Optional[int] = ..., positions: _Optional[bytes] = ..., walk: _Optional[_Iterable[int]] = ..., compression: _Optional[_Union[Compression, str]] = ..., columns: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
