@@ -66,7 +66,7 @@ def compare(
 ) -> Iterator[Compared]:
     """The lines of the comparison that [compare] asks for, in its order, `central` first; each as soon as it is done.
 
-    `on_seed` hears what begins: the run, the number of its seed, and how many there are. A run that fails for one seed
+    `rounds` stand in place of the file's, and of those of every run. `on_seed` hears what begins: the run, the number of its seed, and how many there are. A run that fails for one seed
     is a line with a problem, so that the others are not lost. Raises SplitflError for a section that cannot be run.
     """
     chosen = settings.compare
@@ -87,7 +87,7 @@ def compare(
 
 
 def _of_run(settings: JobSettings, run: RunSettings, rounds: int | None) -> JobSettings:
-    switched = override(settings, method=run.method, rounds=rounds)
+    switched = override(settings, method=run.method, rounds=run.rounds if rounds is None else rounds)
     content = switched.model_dump(exclude_unset=True)
     content["method"] = {"name": run.method, **_kept(switched, run), **run.options()}
     if run.codec is not None:
