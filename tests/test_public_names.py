@@ -14,8 +14,8 @@ NAMES = {
 
 METHOD_NAMES = {
     "METHODS", "AuxiliarySource", "Method", "Phase", "Registry", "ScheduleSource", "ampere", "asynchronous",
-    "block_local", "cse_fsl", "ecofed", "fedavg", "fsl_sage", "gpsl", "local_loss", "parallel_sl", "pipar", "pipe_bd",
-    "pipe_sgd", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3", "u_shaped",
+    "block_local", "cse_fsl", "ecofed", "fedavg", "fsl_sage", "gas", "gpsl", "local_loss", "parallel_sl", "pipar",
+    "pipe_bd", "pipe_sgd", "sl", "splitfed_v1", "splitfed_v2", "splitfed_v3", "u_shaped",
 }  # fmt: skip
 
 

@@ -66,8 +66,9 @@ def compare(
 ) -> Iterator[Compared]:
     """The lines of the comparison that [compare] asks for, in its order, `central` first; each as soon as it is done.
 
-    `rounds` stand in place of the file's, and of those of every run. `on_seed` hears what begins: the run, the number of its seed, and how many there are. A run that fails for one seed
-    is a line with a problem, so that the others are not lost. Raises SplitflError for a section that cannot be run.
+    `rounds` stand in place of the file's, and of those of every run. `on_seed` hears what begins: the run, the number
+    of its seed, and how many there are. A run that fails for one seed is a line with a problem, so that the others are
+    not lost. Raises SplitflError for a section that cannot be run.
     """
     chosen = settings.compare
     if chosen is None or not (chosen.runs or chosen.central):

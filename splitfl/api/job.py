@@ -182,7 +182,7 @@ class Job:
         teacher = evaluated(self._make(self.teacher, "teacher")) if self._method.distils else None
         parts = self._with_auxiliaries(parts) if teacher is None else self._with_teacher(parts, teacher)
         minimum = minimum_micro_batch(model)
-        if self._method.server_trains_alone or self._method.align_every:
+        if self._method.server_trains_alone or self._method.keeps_activations:
             self._require_samples_at_cut(parts)
         if self._method.rounds != "in step" and self.optimizer_state == "keep":
             raise JobError(
@@ -244,6 +244,11 @@ class Job:
                 raise JobError(
                     f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, has no batch dimension, "
                     "and the server joins the activations of many mini-batches: choose another cut"
+                )
+            if self._method.generated and not port.dtype.is_floating_point:
+                raise JobError(
+                    f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, is {port.dtype}, and the "
+                    "server draws activations, which are floating-point numbers: choose another cut"
                 )
 
     def _with_teacher(self, parts: Partition, teacher: nn.Module) -> Partition:

@@ -1,6 +1,7 @@
 """The methods, each a short declaration; `METHODS` maps their names to the functions that make them."""
 
 from splitfl.methods.ahead import asynchronous as asynchronous
+from splitfl.methods.ahead import gas as gas
 from splitfl.methods.ahead import pipe_sgd as pipe_sgd
 from splitfl.methods.end_to_end import fedavg as fedavg
 from splitfl.methods.end_to_end import gpsl as gpsl
@@ -36,6 +37,7 @@ METHODS = Registry(
         "parallel-sl": parallel_sl,
         "gpsl": gpsl,
         "async": asynchronous,
+        "gas": gas,
         "pipe-sgd": pipe_sgd,
         "local-loss": local_loss,
         "cse-fsl": cse_fsl,

@@ -19,6 +19,7 @@ from splitfl.events import event
 from splitfl.methods import Phase
 from splitfl.run.actor import Actor
 from splitfl.run.ahead import Ahead
+from splitfl.run.balancing import Balancing
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import Tally
 from splitfl.run.moments import give_moments
@@ -31,6 +32,7 @@ from splitfl.run.summary import idle_shares, in_sequence, metrics_of, train_loss
 from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
+from splitfl.run.under_way import Arrived
 from splitfl.schedule.instruction import weights
 
 Tensors = dict[str, torch.Tensor]
@@ -50,9 +52,10 @@ class Federation:
         self._names = roster.names
         self._samples = {client: member.samples for client, member in roster.members.items()}
         self._topology = blueprint.topology(tuple(sorted(roster.members)))
-        replayed = actor.store if blueprint.method.transfer == "replayed" else None
-        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy, replayed)
         self._server = ServerTraining(blueprint, actor, self._topology)
+        self._balancing = Balancing(blueprint, actor, self._server, self._topology)
+        kept = actor.store if blueprint.method.transfer == "replayed" else self._balancing.gaussians
+        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy, kept)
         self._trained = Trained.initial(blueprint, tuple(self._names.values()))
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
@@ -210,6 +213,19 @@ class Federation:
         averages = await asyncio.to_thread(strategy.round, number, averaged, lambda _: replies, asked)
         self._refused.extend(averages.refused)
         self._take(averages)
+        if self._blueprint.method.generated:
+            await self._balance(number, arrived, ahead)
+
+    async def _balance(self, number: int, arrived: Sequence[Arrived], ahead: Ahead) -> None:
+        """Train the averaged tail on what came, and on what is drawn for labels that came too seldom."""
+        refused = {refusal.client for refusal in self._refused}
+        for client in refused:
+            self._actor.store.forget(client)
+        versions = {client: turn.version for turn, outcome in arrived for client in outcome.states.keys() - refused}
+        if versions:
+            self._alone, tail = await self._balancing.train(number, versions, self._trained.state)
+            self._take(Outcome(tail))
+            ahead.spend(self._options.alone(self._alone))
 
     def _require_quorum(self, number: int) -> None:
         """Raise SplitflError where too few of the clients that were asked have work in the round."""
@@ -264,6 +280,7 @@ class Federation:
 
     async def _record(self, number: int, seconds: float, before: tuple[int, int], clock: float) -> RoundRecord:
         up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
+        loss = train_loss(self._outcomes)
         metrics = await asyncio.to_thread(metrics_of, self._trained, self._options.evaluate)
         trained = [outcome for outcome in self._outcomes if outcome.plans]
         timelines = [self._options.predict(outcome.plans) for outcome in trained if self._options.predict]
@@ -278,7 +295,7 @@ class Federation:
             clock="virtual" if self._options.virtual else "real",
             accuracy=metrics.get("accuracy"),
             loss=metrics.get("loss"),
-            train_loss=self._alone.mean if self._alone else train_loss(self._outcomes),
+            train_loss=self._alone.mean if loss is None and self._alone else loss,
             bytes_up=up,
             bytes_down=down,
             idle=idle,
