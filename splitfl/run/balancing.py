@@ -7,7 +7,7 @@ its server, too, trains when the buffer is full; an activation counts there by i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
@@ -21,6 +21,7 @@ from splitfl.run.metrics import Tally
 from splitfl.run.seeds import derive
 from splitfl.run.server_training import ServerTraining
 from splitfl.run.target import join_target, split_target
+from splitfl.run.under_way import Arrived
 from splitfl.schedule.topology import Topology
 
 Tensors = dict[str, torch.Tensor]
@@ -40,16 +41,21 @@ class Balancing:
         self._topology = topology
         self._replicas: list[Replica] = []
 
-    async def train(self, number: int, versions: Mapping[int, int], state: Tensors) -> tuple[Tally, Tensors]:
+    async def train(
+        self, number: int, arrived: Sequence[Arrived], refused: Collection[int], state: Tensors
+    ) -> tuple[Tally, Tensors]:
         """The tail of `state`, the whole model's weights after round `number`, trained; its loss and its weights.
 
-        `versions`: the clients whose activations count, each with the round whose weights it began with. The later
-        that is, the more its activations count for the Gaussians: an older front made others. What the store holds of
-        these clients is forgotten.
+        `arrived`: the round's turns, of which the work of the clients `refused` does not count, nor do their
+        activations. What the store holds of any of these clients is forgotten.
 
         Raises SplitflError for labels that are not one whole number for each sample, and where the loss is lost.
         """
-        received = self._received(versions)
+        for client in refused:
+            self._store.forget(client)
+        received = self._received({c: turn.version for turn, outcome in arrived for c in outcome.states})
+        if not received:
+            return Tally(), {}
         drawn = self._drawn(number, received)
         kept = {name: torch.cat([value, drawn[name].to(value)]) for name, value in received.items()}
         tail = self._tail(state)
@@ -60,15 +66,21 @@ class Balancing:
         return tally, found
 
     def _received(self, versions: Mapping[int, int]) -> Tensors:
-        """What came of these clients, in the order of their ids, whoever came first; the Gaussians learn of it."""
+        """What came of these clients, in the order of their ids, whoever came first; the Gaussians learn of it.
+
+        `versions`: the round whose weights each began with. The later, the more its activations count for the
+        Gaussians: an older front made others.
+        """
         bundles = []
         for client, version in sorted(versions.items()):
             bundle = self._store.joined(client)
+            if not bundle:
+                continue
             activations, labels = split_target(bundle)
             self.gaussians.observe(activations, self._whole_numbers(labels), weight=version + 1)
             bundles.append(bundle)
             self._store.forget(client)
-        return {name: torch.cat([bundle[name] for bundle in bundles]) for name in bundles[0]}
+        return {name: torch.cat([bundle[name] for bundle in bundles]) for name in bundles[0]} if bundles else {}
 
     def _drawn(self, number: int, received: Tensors) -> Tensors:
         _, labels = split_target(received)

@@ -32,7 +32,6 @@ from splitfl.run.summary import idle_shares, in_sequence, metrics_of, train_loss
 from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
-from splitfl.run.under_way import Arrived
 from splitfl.schedule.instruction import weights
 
 Tensors = dict[str, torch.Tensor]
@@ -214,16 +213,8 @@ class Federation:
         self._refused.extend(averages.refused)
         self._take(averages)
         if self._blueprint.method.generated:
-            await self._balance(number, arrived, ahead)
-
-    async def _balance(self, number: int, arrived: Sequence[Arrived], ahead: Ahead) -> None:
-        """Train the averaged tail on what came, and on what is drawn for labels that came too seldom."""
-        refused = {refusal.client for refusal in self._refused}
-        for client in refused:
-            self._actor.store.forget(client)
-        versions = {client: turn.version for turn, outcome in arrived for client in outcome.states.keys() - refused}
-        if versions:
-            self._alone, tail = await self._balancing.train(number, versions, self._trained.state)
+            refused = {refusal.client for refusal in self._refused}
+            self._alone, tail = await self._balancing.train(number, arrived, refused, self._trained.state)
             self._take(Outcome(tail))
             ahead.spend(self._options.alone(self._alone))
 
