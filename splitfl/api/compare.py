@@ -42,6 +42,11 @@ class Compared:
         """The standard deviation over the seeds."""
         return pstdev(self.accuracies) if self.accuracies else None
 
+    @property
+    def rounds(self) -> int:
+        """Rounds of each seed that came to its end; 0 where none did."""
+        return len(self.histories[0].rounds) if self.histories else 0
+
     def per_round(self, figure: str) -> float:
         """The mean over rounds and seeds of a figure of the round's record, such as `bytes_up`."""
         values = [getattr(record, figure) for history in self.histories for record in history.rounds]
@@ -139,13 +144,14 @@ def _train(name: str, settings: JobSettings) -> Result:
 
 
 def table(lines: Sequence[Compared]) -> list[dict[str, Any]]:
-    """The lines as plain values: accuracies as shares, bytes and seconds per round."""
+    """The lines as plain values: accuracies as shares, rounds, bytes and seconds of each of them."""
     return [
         {
             "run": line.name,
             "accuracy": line.accuracy,
             "spread": line.spread,
             "accuracies": list(line.accuracies),
+            "rounds": line.rounds,
             "bytes_up": line.per_round("bytes_up"),
             "bytes_down": line.per_round("bytes_down"),
             "seconds": line.per_round("seconds"),

@@ -38,6 +38,7 @@ def test_one_table_with_a_line_for_each_run(splitfl_command, comparing, tmp_path
         assert len(each["accuracies"]) == 2
         assert each["accuracy"] == pytest.approx(sum(each["accuracies"]) / 2)
         assert each["problems"] == []
+        assert each["rounds"] == 1
     assert found[1]["bytes_up"] > found[0]["bytes_up"]  # two clients send their weights, one does not need to
 
 
