@@ -14,7 +14,7 @@ NAMES = {
 
 METHOD_NAMES = {
     "METHODS", "AuxiliarySource", "Merging", "Method", "Phase", "Registry", "ScheduleSource", "ampere",
-    "asynchronous", "block_local", "cse_fsl", "ecofed", "epsl", "fedavg", "fsl_sage", "gpsl", "local_loss",
+    "asynchronous", "block_local", "cse_fsl", "ecofed", "epsl", "fedavg", "fsl_sage", "gas", "gpsl", "local_loss",
     "mergesfl", "parallel_sl", "pipar", "pipe_bd", "pipe_sgd", "scala", "sl", "splitfed_v1", "splitfed_v2",
     "splitfed_v3", "u_shaped", "vertical_sl",
 }  # fmt: skip

@@ -42,6 +42,11 @@ class Compared:
         """The standard deviation over the seeds."""
         return pstdev(self.accuracies) if self.accuracies else None
 
+    @property
+    def rounds(self) -> int:
+        """Rounds of each seed that came to its end; 0 where none did."""
+        return len(self.histories[0].rounds) if self.histories else 0
+
     def per_round(self, figure: str) -> float:
         """The mean over rounds and seeds of a figure of the round's record, such as `bytes_up`."""
         values = [getattr(record, figure) for history in self.histories for record in history.rounds]
@@ -66,8 +71,9 @@ def compare(
 ) -> Iterator[Compared]:
     """The lines of the comparison that [compare] asks for, in its order, `central` first; each as soon as it is done.
 
-    `on_seed` hears what begins: the run, the number of its seed, and how many there are. A run that fails for one seed
-    is a line with a problem, so that the others are not lost. Raises SplitflError for a section that cannot be run.
+    `rounds` stand in place of the file's, and of those of every run. `on_seed` hears what begins: the run, the number
+    of its seed, and how many there are. A run that fails for one seed is a line with a problem, so that the others are
+    not lost. Raises SplitflError for a section that cannot be run.
     """
     chosen = settings.compare
     if chosen is None or not (chosen.runs or chosen.central):
@@ -87,7 +93,7 @@ def compare(
 
 
 def _of_run(settings: JobSettings, run: RunSettings, rounds: int | None) -> JobSettings:
-    switched = override(settings, method=run.method, rounds=rounds)
+    switched = override(settings, method=run.method, rounds=run.rounds if rounds is None else rounds)
     content = switched.model_dump(exclude_unset=True)
     content["method"] = {"name": run.method, **_kept(switched, run), **run.options()}
     if run.codec is not None:
@@ -138,13 +144,14 @@ def _train(name: str, settings: JobSettings) -> Result:
 
 
 def table(lines: Sequence[Compared]) -> list[dict[str, Any]]:
-    """The lines as plain values: accuracies as shares, bytes and seconds per round."""
+    """The lines as plain values: accuracies as shares, rounds, bytes and seconds of each of them."""
     return [
         {
             "run": line.name,
             "accuracy": line.accuracy,
             "spread": line.spread,
             "accuracies": list(line.accuracies),
+            "rounds": line.rounds,
             "bytes_up": line.per_round("bytes_up"),
             "bytes_down": line.per_round("bytes_down"),
             "seconds": line.per_round("seconds"),

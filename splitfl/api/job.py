@@ -267,6 +267,11 @@ class Job:
                     f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, has no batch dimension, "
                     "and the server joins activations of many mini-batches or clients: choose another cut"
                 )
+            if self._method.generated and not port.dtype.is_floating_point:
+                raise JobError(
+                    f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, is {port.dtype}, and the "
+                    "server draws activations, which are floating-point numbers: choose another cut"
+                )
 
     def _holders(self, parts: Partition) -> tuple[Stage, ...]:
         """What each client holds of the first stage, where clients hold features of the same samples."""

@@ -46,6 +46,7 @@ def _print(lines: Sequence[Compared]) -> None:
             line.name,
             console.percent(line.accuracy),
             console.percent(line.spread),
+            str(line.rounds),
             console.bytes_text(line.per_round("bytes_up")),
             console.bytes_text(line.per_round("bytes_down")),
             f"{line.per_round('seconds'):.2f} s",
@@ -53,7 +54,7 @@ def _print(lines: Sequence[Compared]) -> None:
         for line in lines
     ]
     title = "per round: bytes of all clients, virtual time; +-: standard deviation over the seeds"
-    console.table(title, ("run", "accuracy", "+-", "up", "down", "time"), rows)
+    console.table(title, ("run", "accuracy", "+-", "rounds", "up", "down", "time"), rows)
     for line in lines:
         for problem in line.problems:
             console.say(f"{line.name}: {problem}")

@@ -11,11 +11,12 @@ from splitfl.config.sections import CodecSettings, MethodSettings, OptimizerSett
 
 
 class RunSettings(Section):
-    """One run: a method with options of its own, and a codec or an optimizer where they are not the job's.
+    """One run: a method with options of its own, and what else is not the job's.
 
     method     a name of `splitfl.methods.METHODS`; what else the table holds are that method's options
     codec      as the section [codec], in place of it
     optimizer  as [training] optimizer, in place of it
+    rounds     as [training] rounds, in place of it: rounds of different methods hold different amounts of work
     title      what the table calls the run; the method unless given
     """
 
@@ -24,6 +25,7 @@ class RunSettings(Section):
     method: Text
     codec: CodecSettings | None = None
     optimizer: OptimizerSettings | None = None
+    rounds: Positive | None = None
     title: Text | None = None
 
     @model_validator(mode="after")
@@ -56,7 +58,7 @@ Run = Annotated[RunSettings, BeforeValidator(_run)]
 class CompareSettings(Section):
     """[compare]: for `splitfl compare`.
 
-    runs     methods by name, or tables with a method, its options, a codec, a title
+    runs     methods by name, or tables with a method, its options, a codec, rounds, a title
     seeds    each run is repeated with so many seeds, from [training] seed upwards, which also decide the data's split
     central  also train the whole model on the data of all clients together, without any federation
     """

@@ -1,6 +1,7 @@
 """The methods, each a short declaration; `METHODS` maps their names to the functions that make them."""
 
 from splitfl.methods.ahead import asynchronous as asynchronous
+from splitfl.methods.ahead import gas as gas
 from splitfl.methods.ahead import pipe_sgd as pipe_sgd
 from splitfl.methods.end_to_end import fedavg as fedavg
 from splitfl.methods.end_to_end import pipar as pipar
@@ -45,6 +46,7 @@ METHODS = Registry(
         "scala": scala,
         "vertical-sl": vertical_sl,
         "async": asynchronous,
+        "gas": gas,
         "pipe-sgd": pipe_sgd,
         "local-loss": local_loss,
         "cse-fsl": cse_fsl,

@@ -34,6 +34,35 @@ def asynchronous(
     )
 
 
+def gas(
+    *,
+    buffer: int = 2,
+    staleness: float = 0.5,
+    generated: float = 1.0,
+    server_epochs: int = 1,
+    micro_batches: int | Literal["auto"] = 1,
+    schedule: ScheduleSource = "sequential",
+) -> Method:
+    """GAS: `async`, and the server draws activations for labels that came less often than others.
+
+    For each label it keeps the mean and the variance of its activations. When a buffer is full and averaged, it trains
+    the tail, `server_epochs` times, on the activations that came and on at most `generated` times as many drawn ones,
+    which make the labels even; with 0 it is `async`. What goes back to a client is the gradient of its own samples
+    alone. (arXiv 2409.01251, algorithm 1, with a tail for each client, and no covariance between elements.)
+    """
+    return Method(
+        name="gas",
+        schedule=schedule,
+        micro_batches=micro_batches,
+        rounds="buffered",
+        buffer=buffer,
+        staleness=staleness,
+        generated=generated,
+        server_epochs=server_epochs,
+        source="arXiv 2409.01251",
+    )
+
+
 def pipe_sgd(
     *, split: bool = True, micro_batches: int | Literal["auto"] = 1, schedule: ScheduleSource = "sequential"
 ) -> Method:

@@ -69,6 +69,8 @@ class Method:
                    whoever they are of
     buffer         updates that make a buffered round
     staleness      weight of an update in a buffered round: (1 + rounds that went by while it was made) ** -staleness
+    generated      activations that the server may draw, after a buffered round, for each that came in it: the tail then
+                   trains on both, `server_epochs` times, with labels as even as that makes them; 0: it does not
     distils        each stage has a block of a teacher too, and its loss is the distance from it; there are no labels
     front_trained_by, source  for the table: whose gradient trains the front, and the paper
 
@@ -101,6 +103,7 @@ class Method:
     rounds: Literal["in step", "overlapped", "buffered"] = "in step"
     buffer: int = 1
     staleness: float = 0.0
+    generated: float = 0.0
     distils: bool = False
     front_trained_by: str = "server's gradient"
     source: str = ""
@@ -115,6 +118,10 @@ class Method:
         apart = self.takes_strategy and not (self.shared_tail or self.personal_front or self.server_trains_alone)
         wanted = '"in step" unless client and server partitions are averaged, with a replica per client'
         self._require(apart or self.rounds == "in step", "rounds", wanted)
+        self._require(self.generated >= 0, "generated", "0 or more")
+        labelled = self.split and not (self.head_on_client or self.distils)
+        wanted = "0 unless rounds are buffered and the labels come to the server"
+        self._require(not self.generated or (self.rounds == "buffered" and labelled), "generated", wanted)
         own_loss = self.upload_every == 1 or self.local_losses != "none"
         self._require(own_loss, "upload_every", "1 for a front that is trained by the server's gradient")
         self._require(self.shared_tail or not self.joint_step, "joint_step", "False without a shared tail")
@@ -235,9 +242,14 @@ class Method:
         return self.transfer != "training"
 
     @property
+    def keeps_activations(self) -> bool:
+        """The server looks again at the activations that the tail was trained on, when a round ends."""
+        return self.align_every > 0 or self.generated > 0
+
+    @property
     def server_keeps_activations(self) -> bool:
         """The server computes on activations of earlier mini-batches too."""
-        return self.server_trains_alone or self.align_every > 0
+        return self.server_trains_alone or self.keeps_activations
 
     @property
     def personal_front(self) -> bool:

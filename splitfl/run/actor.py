@@ -95,7 +95,7 @@ class Actor:
         self._patience = blueprint.deadlines.step if patience is None else patience
         self.wire = Wire(blueprint)
         self.store = Store()
-        self._copies = blueprint.method.front_stages if blueprint.method.align_every else None
+        self._copies = blueprint.method.front_stages if blueprint.method.keeps_activations else None
         self._resets = blueprint.training.optimizer_state == "reset"
         self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[Written]]] = {
             Op.FORWARD: self._forward,

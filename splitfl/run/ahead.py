@@ -65,6 +65,11 @@ class Ahead:
         for clients in [tuple(free)] if self._overlaps else [(client,) for client in free]:
             self._begin(clients, state, version=number, number=number + 1)
 
+    def spend(self, seconds: float) -> None:
+        """The server took `seconds` of virtual time before anybody can begin anew; turns under way go on meanwhile."""
+        if isinstance(self._under_way, Foretold):
+            self._under_way.clock += seconds
+
     def onto(self, averaged: Tensors, reply: Reply, turn: Begun, number: int) -> Reply:
         """An update of `turn` that arrives in round `number`, put onto the weights `averaged` before that round.
 

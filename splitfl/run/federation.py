@@ -19,6 +19,7 @@ from splitfl.events import event
 from splitfl.methods import Phase
 from splitfl.run.actor import Actor
 from splitfl.run.ahead import Ahead
+from splitfl.run.balancing import Balancing
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.metrics import Tally
 from splitfl.run.moments import give_moments
@@ -50,9 +51,10 @@ class Federation:
         self._names = roster.names
         self._samples = {client: member.samples for client, member in roster.members.items()}
         self._topology = blueprint.topology(tuple(sorted(roster.members)))
-        replayed = actor.store if blueprint.method.transfer == "replayed" else None
-        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy, replayed)
         self._server = ServerTraining(blueprint, actor, self._topology)
+        self._balancing = Balancing(blueprint, actor, self._server, self._topology)
+        kept = actor.store if blueprint.method.transfer == "replayed" else self._balancing.gaussians
+        self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy, kept)
         self._trained = Trained.initial(blueprint, tuple(self._names.values()))
         self._outcomes: list[TurnOutcome] = []
         self._refused: list[Refusal] = []
@@ -213,6 +215,11 @@ class Federation:
         averages = await asyncio.to_thread(strategy.round, number, averaged, lambda _: replies, asked)
         self._refused.extend(averages.refused)
         self._take(averages)
+        if self._blueprint.method.generated:
+            refused = {refusal.client for refusal in self._refused}
+            self._alone, tail = await self._balancing.train(number, arrived, refused, self._trained.state)
+            self._take(Outcome(tail))
+            ahead.spend(self._options.alone(self._alone))
 
     def _require_quorum(self, number: int) -> None:
         """Raise SplitflError where too few of the clients that were asked have work in the round."""
@@ -267,6 +274,7 @@ class Federation:
 
     async def _record(self, number: int, seconds: float, before: tuple[int, int], clock: float) -> RoundRecord:
         up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
+        loss = train_loss(self._outcomes)
         metrics = await asyncio.to_thread(metrics_of, self._trained, self._options.evaluate)
         trained = [outcome for outcome in self._outcomes if outcome.plans]
         timelines = [self._options.predict(outcome.plans) for outcome in trained if self._options.predict]
@@ -281,7 +289,7 @@ class Federation:
             clock="virtual" if self._options.virtual else "real",
             accuracy=metrics.get("accuracy"),
             loss=metrics.get("loss"),
-            train_loss=self._alone.mean if self._alone else train_loss(self._outcomes),
+            train_loss=self._alone.mean if loss is None and self._alone else loss,
             bytes_up=up,
             bytes_down=down,
             idle=idle,

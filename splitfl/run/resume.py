@@ -2,8 +2,8 @@
 
 A checkpoint holds everything that the next round depends on: the model with a shared tail, what the strategy
 remembers, the server's optimizers where they are kept, the clients' own fronts, activations that the server goes on to
-learn from, and the rounds so far. The random draws of a round are derived from the job's seed and the round's number,
-so there is no generator to save. Names of the tensors:
+learn from, or what it knows of them, and the rounds so far. The random draws of a round are derived from the job's seed
+and the round's number, so there is no generator to save. Names of the tensors:
 
     model/NAME   strategy/NAME   front/CLIENT/NAME   kept/NAME   and those of `moments`
 """

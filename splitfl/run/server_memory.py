@@ -6,6 +6,9 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Protocol
+
+import torch
 
 from splitfl.aggregation import StrategyRounds
 from splitfl.events import event
@@ -24,15 +27,25 @@ KEEP = 3
 _LOGGER = logging.getLogger(__name__)
 
 
+class Kept(Protocol):
+    """What the server learns from in later rounds too, as tensors."""
+
+    def joined(self) -> dict[str, torch.Tensor]:
+        """All of it."""
+
+    def restore(self, bundle: dict[str, torch.Tensor]) -> None:
+        """Go on with what `joined` gave."""
+
+
 class ServerMemory:
     """The checkpoints of one job in `folder`; without a folder nothing is written and nothing found.
 
-    `store`: what the server learns from in later rounds too, where it does.
+    `kept`: what is written down beside the model, where there is something.
     """
 
-    def __init__(self, folder: Path | None, blueprint: Blueprint, strategy: object, store: Store | None = None) -> None:
+    def __init__(self, folder: Path | None, blueprint: Blueprint, strategy: object, kept: Kept | None = None) -> None:
         self._folder = folder
-        self._store = Store() if store is None else store
+        self._kept: Kept = Store() if kept is None else kept
         self._facts = {"job": blueprint.fingerprints(), "strategy": type(strategy).__name__}
 
     def require_writable(self) -> None:
@@ -51,7 +64,7 @@ class ServerMemory:
             return None
         path = self._folder / f"round-{len(trained.rounds):06d}.safetensors"
         facts = {**self._facts, "clients": list(trained.names)}
-        tensors, record = pack(trained, strategy, replicas, facts, kept=self._store.joined())
+        tensors, record = pack(trained, strategy, replicas, facts, kept=self._kept.joined())
         try:
             await asyncio.to_thread(save, path, tensors, record)
         except CheckpointError as error:
@@ -71,7 +84,7 @@ class ServerMemory:
             return {}
         tensors, record = load(path)
         require_same({**self._facts, "clients": list(trained.names)}, record, path)
-        self._store.restore(below("kept/", tensors))
+        self._kept.restore(below("kept/", tensors))
         return unpack(tensors, record, trained, strategy, path)
 
     def completed(self, trained: Trained, rounds: int) -> bool:

@@ -45,11 +45,19 @@ class ServerTraining:
 
     async def train_tail(self, number: int) -> Tally:
         """Train the tail in round `number`, as often as the method says. Raises SplitflError where the loss is lost."""
-        blueprint, tail, kept = self._blueprint, self._tail(), self._actor.store.joined()
-        start = time.monotonic()
-        if blueprint.training.optimizer_state == "reset":
+        tail = self._tail()
+        if self._blueprint.training.optimizer_state == "reset":
             for replica in tail:
                 replica.reset_optimizer()
+        return await self.train(tail, self._actor.store.joined(), number)
+
+    async def train(self, tail: list[Replica], kept: Tensors, number: int) -> Tally:
+        """Train `tail`, the stages behind the cut, on `kept`, (samples, *shape) by port name and the labels with them.
+
+        As often as the method says, in round `number`. Raises SplitflError where the loss is lost.
+        """
+        blueprint = self._blueprint
+        start = time.monotonic()
         tally = Tally()
         for epoch in range(blueprint.method.server_epochs):
             seed = derive(blueprint.seed, "server", number, epoch)

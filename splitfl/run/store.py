@@ -34,9 +34,13 @@ class Store:
     def __bool__(self) -> bool:
         return bool(self._kept)
 
-    def joined(self) -> Tensors:
-        """All samples in one bundle, (samples, *shape) each, in the order of clients, whoever came first."""
-        bundles = [bundle for _, bundle in sorted(self._kept.items(), key=lambda item: item[0])]
+    def joined(self, client: int | None = None) -> Tensors:
+        """All samples in one bundle, (samples, *shape) each, in the order of clients, whoever came first.
+
+        `client`: only those that it sent.
+        """
+        chosen = [item for item in self._kept.items() if client is None or item[0][0] == client]
+        bundles = [bundle for _, bundle in sorted(chosen, key=lambda item: item[0])]
         return {name: torch.cat([bundle[name] for bundle in bundles]) for name in bundles[0]} if bundles else {}
 
     def restore(self, bundle: Tensors) -> None:

@@ -81,7 +81,7 @@ class Foretold:
     """Turns on the virtual clock: they arrive when the simulator says, so the order is the same in every run.
 
     predict  seconds that a turn of some clients takes
-    clock    the time of the last arrival
+    clock    the time of the last arrival, or until which the server was busy after it
     """
 
     def __init__(self, turns: Turns, predict: Callable[[Sequence[int]], float]) -> None:
@@ -98,7 +98,8 @@ class Foretold:
         """The turn that ends first; of those that end together the one with the lowest id."""
         if not self._ends:
             return []
-        self.clock, _, turn = heapq.heappop(self._ends)
+        end, _, turn = heapq.heappop(self._ends)
+        self.clock = max(self.clock, end)
         return [(turn, await self._turns.run(turn.number, dict.fromkeys(turn.clients, turn.start)))]
 
     async def close(self) -> None:

@@ -98,7 +98,8 @@ def predictor(blueprint: Blueprint, fleet: Fleet, *, slots: int) -> Predict:
 def server_alone(blueprint: Blueprint, fleet: Fleet) -> Callable[[Tally | None], float]:
     """A function that costs the tail's training by the server on its own: seconds for what was trained on."""
     first = blueprint.method.front_stages
-    tail = profile(blueprint.partition)[first:] if blueprint.method.server_trains_alone else []
+    alone = blueprint.method.server_trains_alone or blueprint.method.generated
+    tail = profile(blueprint.partition)[first:] if alone else []
     flops = sum(each.flops_forward + each.flops_backward_weight for each in tail)
     flops += sum(each.flops_backward_input for each in tail[1:])
     return lambda trained: trained.samples * flops / fleet.server.flops if trained else 0.0

@@ -38,6 +38,7 @@ def test_one_table_with_a_line_for_each_run(splitfl_command, comparing, tmp_path
         assert len(each["accuracies"]) == 2
         assert each["accuracy"] == pytest.approx(sum(each["accuracies"]) / 2)
         assert each["problems"] == []
+        assert each["rounds"] == 1
     assert found[1]["bytes_up"] > found[0]["bytes_up"]  # two clients send their weights, one does not need to
 
 
@@ -58,6 +59,13 @@ def test_a_run_has_an_optimizer_of_its_own(comparing):
     assert "adam" in found[2].lower()
 
 
+def test_a_run_has_rounds_of_its_own_unless_the_command_says_how_many(comparing):
+    path = comparing('seeds = 1\ncentral = false\nruns = ["fedavg", { method = "async", buffer = 1, rounds = 4 }]')
+    job = load_job(path)
+    assert [len(line.histories[0].rounds) for line in compare(job)] == [job.training.rounds, 4]
+    assert [len(line.histories[0].rounds) for line in compare(job, rounds=1)] == [1, 1]
+
+
 def test_a_seed_that_fails_is_told_and_the_others_stay(comparing):
     path = comparing('seeds = 2\nruns = ["splitfed-v2", "fedavg"]\ncentral = false')
     path.write_text(path.read_text().replace("lr = 0.1", "lr = 1e30"), encoding="utf-8")
@@ -75,6 +83,7 @@ def test_a_seed_that_fails_is_told_and_the_others_stay(comparing):
         ('runs = [{ method = "cse-fsl", evry = 2 }]', "evry: method cse-fsl has no such option: did you mean every?"),
         ('runs = [{ method = "cse-fsl", every = "2" }]', "every = '2': expected a valid integer"),
         ('runs = [{ method = "pipar", codec = { gradient = "int9" } }]', "int9"),
+        ('runs = [{ method = "async", rounds = 0 }]', "rounds = 0: expected 1 or more"),
         ("seeds = 0", "seeds"),
     ],
 )

@@ -23,6 +23,7 @@ TABLE = {
     "vertical-sl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "gpsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "async": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
+    "gas": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "pipe-sgd": ((CLIENT, "server", "server"), set(), {0, 1, 2}, False, False),
     "local-loss": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),
     "cse-fsl": ((CLIENT, "server", "server"), {1, 2}, {0}, False, False),

@@ -212,7 +212,7 @@ def test_a_client_whose_labels_fail_is_named_and_the_others_go_on(bench, clients
 def test_logit_adjustment_wants_one_class_per_sample(bench):
     made = replace(bench.job(bench.Mlp, "fc1", "scala"), loss=nn.functional.mse_loss)
     data = torch.utils.data.TensorDataset(torch.zeros(8, 6).double(), torch.zeros(8, 3).double())
-    with pytest.raises(splitfl.SplitflError, match=r"one class for each sample .* float64\[8, 3\]"):
+    with pytest.raises(splitfl.SplitflError, match=r"one class for each sample .* float64\[4, 3\]"):
         splitfl.simulate(made, clients=[data], rounds=1)
 
 
@@ -220,7 +220,7 @@ def test_logit_adjustment_wants_one_class_per_sample(bench):
     ("options", "message"),
     [
         ({"joint_step": False}, "merging = Merging"),
-        ({"micro_batches": 2}, "micro_batches = 2, expected 1 where they are merged"),
+        ({"micro_batches": 2}, "micro_batches = 2, expected 1 where clients"),
         ({"speeds": ()}, r"speeds = \(\), expected numbers above 0"),
         ({"speeds": (1.0, -1.0)}, "speeds = .* expected numbers above 0"),
     ],
