@@ -49,6 +49,7 @@ def facts(job: Job, method: Method, blueprint: Blueprint) -> dict[str, Any]:
         "method": method.name,
         "schedule": _schedule_name(method),
         "cut": ", ".join(blueprint.partition.cuts) or "uncut",
+        "stages on the client": blueprint.method.front_stages if method.split else blueprint.stages,
         "micro-batches": blueprint.micro_batches,
         "batch size": job.batch_size,
         "local training": local,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from torch import nn
 from splitfl.aggregation import strategy_from
 from splitfl.api.at_the_cut import require_transformed, transform_for
 from splitfl.api.auto import AUTO, Question, choose_settings
+from splitfl.api.balance import balanced
 from splitfl.api.contract import contract, facts
 from splitfl.api.loss_probe import find_reduction
 from splitfl.api.optimizers import OptimizerSpec
@@ -193,6 +194,9 @@ class Job:
             return self._blueprint(fleet or Fleet("laptop", "wifi-50"))
 
     def _blueprint(self, fleet: Fleet) -> Blueprint:
+        if self._method.balance:
+            method = balanced(self._method, lambda each: replace(self, method=each)._blueprint(fleet), fleet)
+            return replace(self, method=method)._blueprint(fleet)
         model = self.build_model()
         cuts, micro_batches = self._choose(model, fleet)
         parts = partition(model, self.example_input, cuts)

@@ -135,21 +135,23 @@ def ecofed(*, transfer_every: int = 5, server_epochs: int = 1) -> Method:
 
 def pipe_bd(
     *,
-    front_blocks: int = 1,
+    front_blocks: int | Literal["auto"] = 1,
     shared_tail: bool = True,
     micro_batches: int | Literal["auto"] = 1,
     schedule: ScheduleSource = "decoupled",
 ) -> Method:
     """Pipe-BD: blockwise distillation of the job's teacher; the teacher's activations are relayed (arXiv 2301.12443).
 
-    A block is a stage; `front_blocks` of them are on the client. Each teacher block runs once for a mini-batch, each
-    student block is trained on its own distance from it as soon as that is known.
+    A block is a stage; `front_blocks` of them are on the client, or, with "auto", as many as make a round shortest on
+    the job's devices and link, by prediction. Each teacher block runs once for a mini-batch, each student block is
+    trained on its own distance from it as soon as that is known.
     """
     return Method(
         name="pipe-bd",
         schedule=schedule,
         micro_batches=micro_batches,
-        front_stages=front_blocks,
+        front_stages=1 if front_blocks == "auto" else front_blocks,
+        balance=front_blocks == "auto",
         shared_tail=shared_tail,
         local_losses="every stage",
         distils=True,
@@ -162,21 +164,22 @@ def block_local(
     *,
     auxiliary: AuxiliarySource = "mlp",
     auxiliary_share: float = 0.1,
-    front_blocks: int = 1,
+    front_blocks: int | Literal["auto"] = 1,
     shared_tail: bool = True,
     micro_batches: int | Literal["auto"] = 1,
     schedule: ScheduleSource = "decoupled",
 ) -> Method:
     """Block-wise local losses: every block, of the front and of the tail, learns from a head of its own.
 
-    A block is a stage; `front_blocks` of them are on the client, and gradients stop at every border (decoupled greedy
-    learning, arXiv 1901.08164, over client and server).
+    A block is a stage; `front_blocks` of them are on the client ("auto": as in pipe-bd), and gradients stop at every
+    border (decoupled greedy learning, arXiv 1901.08164, over client and server).
     """
     return Method(
         name="block-local",
         schedule=schedule,
         micro_batches=micro_batches,
-        front_stages=front_blocks,
+        front_stages=1 if front_blocks == "auto" else front_blocks,
+        balance=front_blocks == "auto",
         shared_tail=shared_tail,
         local_losses="every stage",
         auxiliary=auxiliary,

@@ -43,6 +43,7 @@ class Method:
     micro_batches  parts of a mini-batch that are in flight together; "auto" lets the planner choose
     split          False: the whole model lives on the client and nothing crosses a cut
     front_stages   leading stages that live on the client
+    balance        leading stages beyond those live on the client too where a round is predicted to be shorter then
     head_on_client the last stage returns to the client, where the labels are (U-shaped)
     shared_tail    one server-side replica for all clients (False: one per client)
     joint_step     the shared tail takes one step for the mini-batches of all clients, not one after each client
@@ -82,6 +83,7 @@ class Method:
     micro_batches: int | Literal["auto"] = 1
     split: bool = True
     front_stages: int = 1
+    balance: bool = False
     head_on_client: bool = False
     shared_tail: bool = False
     joint_step: bool = False

@@ -47,13 +47,16 @@ class Alignment:
         names = list(wanted)
         made = torch.autograd.grad(objective, [inputs[name] for name in names], create_graph=True, allow_unused=True)
         pairs = [(torch.zeros_like(wanted[n]) if g is None else g, wanted[n]) for n, g in zip(names, made, strict=True)]
-        scale = sum(float(goal.square().sum()) for _, goal in pairs)
-        distance = torch.stack([(found - goal).square().sum() for found, goal in pairs]).sum() / (scale or 1.0)
+        distance = torch.stack([(found - goal).square().sum() for found, goal in pairs]).sum()
+        goals = sum(float(goal.square().sum()) for _, goal in pairs)
+        both = goals + sum(float(found.detach().square().sum()) for found, _ in pairs)
         self._optimizer.zero_grad(set_to_none=True)
-        if distance.requires_grad:
-            torch.autograd.backward(distance)
+        if distance.requires_grad and both:
+            # By both lengths: as the tail learns, what is wanted becomes small, and a share of it without bound.
+            torch.autograd.backward(distance / both)
+            torch.nn.utils.clip_grad_norm_(self._head.parameters(), 1.0)
             self._optimizer.step()
-        return float(distance.detach())
+        return float(distance.detach()) / (goals or 1.0)
 
     def state(self) -> Tensors:
         """The network's weights under the names that they have in a front's state."""

@@ -160,13 +160,17 @@ def test_what_the_server_keeps_is_in_its_checkpoint(bench, clients, tmp_path):
 
 
 def align(made, head, tail, kept, number, epochs=1):
-    """Move the head's gradients of the activations towards those of the tail: squared distance, as a share."""
+    """Move the head's gradients of the activations towards those of the tail: squared distance, by both lengths."""
     optimizer = made.optimizer(head.parameters())
     for x, y in passes(made, kept, ("align", number), epochs):
         x = x.detach().requires_grad_()
         (wanted,) = torch.autograd.grad(made.loss(tail(x), y), [x])
         (found,) = torch.autograd.grad(made.loss(head(x), y), [x], create_graph=True)
-        (((found - wanted) ** 2).sum() / (wanted**2).sum()).backward()
+        both = (wanted**2).sum() + (found.detach() ** 2).sum()
+        (((found - wanted) ** 2).sum() / both).backward()
+        length = torch.stack([each.grad.norm() for each in head.parameters()]).norm()
+        for each in head.parameters():
+            each.grad *= min(1.0, 1.0 / (float(length) + 1e-6))
         optimizer.step()
         optimizer.zero_grad()
 
@@ -230,6 +234,27 @@ def test_a_network_that_can_become_the_tail_comes_to_give_its_gradients():
     distances = [fitted.step(values, labels, wanted) for _ in range(300)]
     assert distances[0] > 0.1
     assert distances[-1] < 1e-4
+
+
+def test_a_step_is_bounded_where_next_to_nothing_is_wanted():
+    """A tail that has learned sends back next to nothing; a share of that must not become a step without bound."""
+    made = splitfl.Job(
+        model=lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 3)).double(),
+        example_input=torch.zeros(2, 6, dtype=torch.float64),
+        cut="0",
+        method="fsl-sage",
+        batch_size=4,
+        loss=nn.functional.cross_entropy,
+        optimizer=splitfl.sgd(lr=1.0),
+    )
+    front = made.blueprint().partition.stages[0]
+    fitted = Alignment(front, front.state, made.loss, made.optimizer)
+    before = fitted.state()
+    values = {front.outputs[0].name: torch.ones(8, 5, dtype=torch.float64)}
+    wanted = {name: torch.full_like(value, 1e-9) for name, value in values.items()}
+    assert fitted.step(values, torch.zeros(8, dtype=torch.int64), wanted) > 1e6
+    moved = torch.stack([(value - before[name]).norm() for name, value in fitted.state().items()]).norm()
+    assert 0 < moved <= 1.0
 
 
 @pytest.mark.parametrize(
