@@ -1,8 +1,8 @@
 """Jobs and the ways to run them: in one process, or as a server with clients."""
 
 from splitfl.api.client import join as join
+from splitfl.api.error import JobError as JobError
 from splitfl.api.job import Job as Job
-from splitfl.api.job import JobError as JobError
 from splitfl.api.observe import observe as observe
 from splitfl.api.optimizers import OptimizerSpec as OptimizerSpec
 from splitfl.api.optimizers import adam as adam

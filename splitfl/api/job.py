@@ -16,19 +16,18 @@ from splitfl.api.at_the_cut import require_transformed, transform_for
 from splitfl.api.auto import AUTO, Question, choose_settings
 from splitfl.api.balance import balanced
 from splitfl.api.contract import contract, facts
+from splitfl.api.demands import holders_of, require_fit
+from splitfl.api.error import JobError
 from splitfl.api.loss_probe import find_reduction
 from splitfl.api.optimizers import OptimizerSpec
 from splitfl.codecs import Codecs, codec
-from splitfl.errors import SplitflError
 from splitfl.methods import METHODS, Method
 from splitfl.model import (
     Partition,
-    Stage,
     Transform,
     TransformError,
     distance,
     evaluated,
-    holders,
     minimum_micro_batch,
     partition,
     with_auxiliaries,
@@ -40,10 +39,6 @@ from splitfl.run.virtual import Fleet
 
 _BUILDING = threading.RLock()
 """Held while a model is built and traced: its weights come from torch's one generator, and tracing patches classes."""
-
-
-class JobError(SplitflError):
-    """A setting of a job that cannot work; the message names it, its value and what would be right."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,18 +201,7 @@ class Job:
         transform = self._transform
         if transform is not None:
             require_transformed(transform, parts, self._method)
-        if self._method.server_keeps_activations or self._method.merging:
-            self._require_samples_at_cut(parts)
-        if self._method.rounds != "in step" and self.optimizer_state == "keep":
-            raise JobError(
-                f'optimizer_state = "keep" with method {self._method.name!r}: expected "reset", since its turns begin '
-                "with weights of different rounds"
-            )
-        if self._method.global_sampling and minimum > 1:
-            raise JobError(
-                f"method = {self._method.name!r} draws mini-batches of any size, this model takes {minimum} samples or "
-                "more: use GroupNorm or LayerNorm instead of BatchNorm"
-            )
+        require_fit(self._method, parts, minimum=minimum, optimizer_state=self.optimizer_state)
         kind = find_reduction(self.loss, model, parts) if self.reduction == "auto" else self.reduction
         return Blueprint(
             model=model,
@@ -242,7 +226,7 @@ class Job:
             device=self.device,
             contract=contract(self, self._method, micro_batches, teacher),
             distillation=distance if self._method.distils else None,
-            holders=self._holders(parts),
+            holders=holders_of(self._method, parts),
             transform=transform,
         )
 
@@ -262,34 +246,6 @@ class Job:
         if micro_batches != "auto" and self.cuts() != (AUTO,):
             return self.cuts(), micro_batches
         return choose_settings(self.question(model, fleet))
-
-    def _require_samples_at_cut(self, parts: Partition) -> None:
-        """Raise JobError where something without samples crosses the cut: activations of many batches are joined."""
-        for port in parts.stages[self._method.front_stages - 1].outputs:
-            if not port.batched:
-                raise JobError(
-                    f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, has no batch dimension, "
-                    "and the server joins activations of many mini-batches or clients: choose another cut"
-                )
-            if self._method.generated and not port.dtype.is_floating_point:
-                raise JobError(
-                    f"method = {self._method.name!r}: {port.name!r}, which crosses the cut, is {port.dtype}, and the "
-                    "server draws activations, which are floating-point numbers: choose another cut"
-                )
-
-    def _holders(self, parts: Partition) -> tuple[Stage, ...]:
-        """What each client holds of the first stage, where clients hold features of the same samples."""
-        merging = self._method.merging
-        if merging is None or not merging.aligned:
-            return ()
-        found = holders(parts.stages[0])
-        if merging.labels_at >= len(found):
-            names = ", ".join(port.name for port in parts.stages[0].inputs)
-            raise JobError(
-                f"labels_at = {merging.labels_at} with method {self._method.name}: expected 0 to {len(found) - 1}, the "
-                f"place of the client with the labels among those that hold {names}"
-            )
-        return found
 
     def _with_teacher(self, parts: Partition, teacher: nn.Module) -> Partition:
         """The partition with a block of the teacher at every stage."""

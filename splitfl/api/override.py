@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from splitfl.api.job import JobError
+from splitfl.api.error import JobError
 from splitfl.config import JobSettings, parse_job
 from splitfl.methods import METHODS
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from splitfl.api.job import Job, JobError
+from splitfl.api.error import JobError
+from splitfl.api.job import Job
 from splitfl.api.loop import run_blocking
 from splitfl.api.result import Result
 from splitfl.api.watch import Drain, OnRound, measured

@@ -12,7 +12,8 @@ from torch.nn import functional
 from torch.utils.data import Dataset
 
 from splitfl.aggregation import strategy_from
-from splitfl.api.job import Job, JobError
+from splitfl.api.error import JobError
+from splitfl.api.job import Job
 from splitfl.api.optimizers import optimizer
 from splitfl.codecs import codec
 from splitfl.config import JobSettings, resolve

@@ -11,14 +11,13 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from splitfl.errors import SplitflError
 from splitfl.model import Replica
-from splitfl.model.micro_batches import sizes, weight
+from splitfl.model.micro_batches import weight
 from splitfl.planning.timeline import Event
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.failure import PeerError, blame, first, in_words, within
@@ -30,6 +29,7 @@ from splitfl.run.store import Store
 from splitfl.run.target import join_target, split_target
 from splitfl.run.together import Together, Written
 from splitfl.run.wire import Wire
+from splitfl.run.work import Work
 from splitfl.schedule.instruction import Instruction, Kind, Op, Program, Value, effects, initial_values
 from splitfl.schedule.lanes import Entry, lanes
 from splitfl.schedule.topology import CLIENT, Topology
@@ -37,32 +37,8 @@ from splitfl.transport.base import Channel
 from splitfl.transport.messages import Address
 
 Tensors = dict[str, torch.Tensor]
-Feed = Callable[[int], tuple[Tensors, Any]]
-"""Micro-batch number in; the model's inputs by name and the labels out."""
 
 _LOGGER = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a program runs on: the turn and step that name its messages, the sizes of its mini-batch, its data."""
-
-    topology: Topology
-    turn: int
-    step: int
-    seed: int
-    samples: Mapping[int, int] = field(default_factory=dict)
-    feed: Feed | None = None
-
-    def batch(self, micro_batch: int) -> tuple[Tensors, Any]:
-        """Inputs and labels of a micro-batch: on the client, where the data is."""
-        if self.feed is None:
-            raise RuntimeError("this actor has no data: stage 0 is placed on the client")
-        return self.feed(micro_batch)
-
-    def micro_samples(self, client: int, micro_batch: int) -> int:
-        """Samples in a micro-batch of `client`."""
-        return sizes(self.samples[client], len(self.topology.micro(client)))[micro_batch]
 
 
 class Actor:

@@ -14,7 +14,7 @@ from splitfl.data.batches import Batches
 from splitfl.errors import SplitflError
 from splitfl.methods import Phase
 from splitfl.model.micro_batches import sizes, split
-from splitfl.run.actor import Actor, Feed, Work
+from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.client_memory import ClientMemory, When
 from splitfl.run.metrics import Recorder, traced_step
@@ -23,6 +23,7 @@ from splitfl.run.pool import Pool
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.turn_plan import personal_stages, step_topology
+from splitfl.run.work import Feed, Work
 from splitfl.schedule.instruction import Kind, Op, Program, Value
 from splitfl.schedule.text import parse_program
 from splitfl.schedule.topology import Topology

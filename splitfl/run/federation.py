@@ -21,14 +21,14 @@ from splitfl.run.actor import Actor
 from splitfl.run.ahead import Ahead
 from splitfl.run.balancing import Balancing
 from splitfl.run.blueprint import Blueprint
-from splitfl.run.metrics import Tally
 from splitfl.run.moments import give_moments
 from splitfl.run.options import Options, StoppedError
+from splitfl.run.progress import Progress
 from splitfl.run.record import Failure, RoundRecord, spans
 from splitfl.run.roster import Roster
 from splitfl.run.server_memory import ServerMemory
 from splitfl.run.server_training import ServerTraining
-from splitfl.run.summary import idle_shares, in_sequence, metrics_of, train_loss
+from splitfl.run.summary import metrics_of
 from splitfl.run.trained import Trained
 from splitfl.run.turn import TurnOutcome, Turns
 from splitfl.run.turn_plan import traced
@@ -56,11 +56,7 @@ class Federation:
         kept = actor.store if blueprint.method.transfer == "replayed" else self._balancing.gaussians
         self._memory = ServerMemory(options.checkpoint, blueprint, options.strategy, kept)
         self._trained = Trained.initial(blueprint, tuple(self._names.values()))
-        self._outcomes: list[TurnOutcome] = []
-        self._refused: list[Refusal] = []
-        self._asked: set[int] = set()
-        self._phase = Phase.TRAIN
-        self._alone: Tally | None = None
+        self._now = Progress(0, Phase.TRAIN, self._names)
         self._ahead: Ahead | None = None
         self._strategy: StrategyRounds | None = None
         if options.strategy is not None:
@@ -88,14 +84,11 @@ class Federation:
         for number in range(len(self._trained.rounds) + 1, rounds + 1):
             if not self._roster.members:
                 raise SplitflError(f"round {number}: no client is left; {self._last_words()}")
-            self._outcomes, self._refused, self._asked, self._alone = [], [], set(), None
-            self._phase = self._blueprint.method.phase(number, rounds)
-            before, clock = self._traffic(), self._ahead.clock if self._ahead else 0.0
+            phase, clock = self._blueprint.method.phase(number, rounds), self._ahead.clock if self._ahead else 0.0
+            self._now = Progress(number, phase, self._names, self._traffic(), clock)
             event(_LOGGER, "round_started", round=number, clients=len(self._roster.members))
-            start = time.monotonic()
             await self._round(number)
-            seconds = time.monotonic() - start
-            record = await self._record(number, seconds, before, clock)
+            record = await self._record(time.monotonic() - self._now.begun)
             self._trained.rounds.append(record)
             event(_LOGGER, "round_finished", **record.figures())
             await self._keep()
@@ -107,7 +100,7 @@ class Federation:
 
     def _trace(self) -> None:
         """Keep one mini-batch of the last turn in which somebody trained, measured and predicted."""
-        last = next((outcome for outcome in reversed(self._outcomes) if outcome.plans), None)
+        last = next((outcome for outcome in reversed(self._now.outcomes) if outcome.plans), None)
         if last is None:
             return
         self._trained.measured = () if self._options.virtual else tuple(last.timeline)
@@ -119,7 +112,7 @@ class Federation:
         return "; ".join(failures) or "nobody enrolled"
 
     async def _round(self, number: int) -> None:
-        if self._phase in (Phase.UPLOAD, Phase.SERVER):
+        if self._now.phase in (Phase.UPLOAD, Phase.SERVER):
             await self._on_its_own(number)
         elif self._strategy is not None and self._ahead is not None:
             await self._without_waiting(number, self._strategy, self._ahead)
@@ -136,37 +129,37 @@ class Federation:
             replies = await self._train(number, [Assignment(client, self._averaged())])
             if any(isinstance(reply, Update) for reply in replies):
                 outcome = handover(replies, self._averaged())
-                self._refused.extend(outcome.refused)
+                self._now.refused.extend(outcome.refused)
                 self._take(outcome)
             else:
-                self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
-        self._require_quorum(number)
+                self._now.refuse(replies)
+        self._now.require_quorum(self._options.stragglers)
 
     async def _apart(self, number: int) -> None:
         """All clients, each with a front of its own, on a tail that they share: there is nothing to average."""
         replies = await self._train(number, [Assignment(client, {}) for client in sorted(self._roster.members)])
-        self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
-        self._require_quorum(number)
+        self._now.refuse(replies)
+        self._now.require_quorum(self._options.stragglers)
         self._take(Outcome({}))
 
     async def _on_its_own(self, number: int) -> None:
         """The server trains the tail on what it keeps, which the clients send anew where this is the round for it."""
         store = self._actor.store
-        if self._phase is Phase.UPLOAD or not store:
-            self._phase = Phase.UPLOAD
+        if self._now.phase is Phase.UPLOAD or not store:
+            self._now.phase = Phase.UPLOAD
             store.clear()
             front = self._averaged()
             replies = await self._train(number, [Assignment(c, front) for c in sorted(self._roster.members)])
-            self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
-            self._require_quorum(number)
-            for refusal in self._refused:
+            self._now.refuse(replies)
+            self._now.require_quorum(self._options.stragglers)
+            for refusal in self._now.refused:
                 store.forget(refusal.client)
-        self._alone = await self._server.train_tail(number)
+        self._now.alone = await self._server.train_tail(number)
         self._take(Outcome({}))
 
     async def _align(self, number: int) -> None:
         """Fit the auxiliary networks to what the tail makes of the round's activations, where this is the round."""
-        for refusal in self._refused:
+        for refusal in self._now.refused:
             self._actor.store.forget(refusal.client)
         if self._actor.store and number % self._blueprint.method.align_every == 0:
             self._trained.state |= await self._server.align(number, self._trained.state)
@@ -188,8 +181,8 @@ class Federation:
             for training in under_way:
                 training.cancel()
             raise
-        self._refused.extend(outcome.refused)
-        self._require_quorum(number)
+        self._now.refused.extend(outcome.refused)
+        self._now.require_quorum(self._options.stragglers)
         self._take(outcome)
         if self._blueprint.method.align_every:
             await self._align(number)
@@ -200,45 +193,34 @@ class Federation:
         What a turn learned is the difference to the weights that it began with, and counts by how old those are.
         """
         arrived = await ahead.arrivals(number, self._trained.state)
-        self._outcomes += [outcome for _, outcome in arrived]
+        self._now.outcomes += [outcome for _, outcome in arrived]
         averaged = self._averaged()
         replies = [
             ahead.onto(averaged, reply, turn, number) for turn, outcome in arrived for reply in self._replies(outcome)
         ]
-        self._asked = {reply.client for reply in replies}
+        self._now.asked = {reply.client for reply in replies}
         absent = {c: reason for c in self._roster.members if (reason := self._turns.absent(c))}
         replies += [Refusal(client, self._names[client], reason) for client, reason in absent.items()]
         if not any(isinstance(reply, Update) for reply in replies):
-            self._refused.extend(reply for reply in replies if isinstance(reply, Refusal))
-            self._require_quorum(number)
+            self._now.refuse(replies)
+            self._now.require_quorum(self._options.stragglers)
         asked = {reply.client: reply.name for reply in replies}
         averages = await asyncio.to_thread(strategy.round, number, averaged, lambda _: replies, asked)
-        self._refused.extend(averages.refused)
+        self._now.refused.extend(averages.refused)
         self._take(averages)
         if self._blueprint.method.generated:
-            refused = {refusal.client for refusal in self._refused}
-            self._alone, tail = await self._balancing.train(number, arrived, refused, self._trained.state)
+            refused = {refusal.client for refusal in self._now.refused}
+            self._now.alone, tail = await self._balancing.train(number, arrived, refused, self._trained.state)
             self._take(Outcome(tail))
-            ahead.spend(self._options.alone(self._alone))
-
-    def _require_quorum(self, number: int) -> None:
-        """Raise SplitflError where too few of the clients that were asked have work in the round."""
-        asked, delivered = len(self._asked), len(self._participants())
-        needed = max(self._options.stragglers.needed(asked), 1)
-        if delivered < needed:
-            reasons = "; ".join(map(str, self._refused)) or "more were not asked"
-            found = (
-                f"{delivered} of {asked} clients delivered, the quorum is {needed}" if delivered else "nobody trained"
-            )
-            raise SplitflError(f"round {number}: {found} ({reasons})")
+            ahead.spend(self._options.alone(self._now.alone))
 
     async def _train(self, number: int, assignments: Sequence[Assignment]) -> list[Reply]:
         """One turn of the assigned clients; what they hand over, in the order of their ids."""
         whole = self._trained.state
-        self._asked |= {job.client for job in assignments}
+        self._now.asked |= {job.client for job in assignments}
         averages = {job.client: whole | job.state for job in assignments}
-        outcome = await self._turns.run(number, averages, phase=self._phase)
-        self._outcomes.append(outcome)
+        outcome = await self._turns.run(number, averages, phase=self._now.phase)
+        self._now.outcomes.append(outcome)
         return self._replies(outcome)
 
     def _replies(self, outcome: TurnOutcome) -> list[Reply]:
@@ -268,40 +250,21 @@ class Federation:
         self._trained.state |= outcome.state | shared
         for alias, name in self._blueprint.partition.aliases.items():
             self._trained.state[alias] = self._trained.state[name]
-        for turn in self._outcomes:
+        for turn in self._now.outcomes:
             for client, front in turn.fronts.items():
                 self._trained.fronts[self._names[client]] = front
 
-    async def _record(self, number: int, seconds: float, before: tuple[int, int], clock: float) -> RoundRecord:
-        up, down = (now - then for now, then in zip(self._traffic(), before, strict=True))
-        loss = train_loss(self._outcomes)
+    async def _record(self, seconds: float) -> RoundRecord:
         metrics = await asyncio.to_thread(metrics_of, self._trained, self._options.evaluate)
-        trained = [outcome for outcome in self._outcomes if outcome.plans]
-        timelines = [self._options.predict(outcome.plans) for outcome in trained if self._options.predict]
-        alone = self._server.seconds if self._alone else 0.0
-        idle = idle_shares(self._outcomes, slots=self._actor.pool.slots, seconds=seconds, server_alone=alone)
-        if self._options.virtual:
-            spent = self._ahead.clock - clock if self._ahead else None
-            seconds, idle = in_sequence(timelines, server_alone=self._options.alone(self._alone), spent=spent)
-        return RoundRecord(
-            round=number,
+        self._now.alone_seconds = self._server.seconds if self._now.alone else 0.0
+        return self._now.record(
+            metrics,
             seconds=seconds,
-            clock="virtual" if self._options.virtual else "real",
-            accuracy=metrics.get("accuracy"),
-            loss=metrics.get("loss"),
-            train_loss=self._alone.mean if loss is None and self._alone else loss,
-            bytes_up=up,
-            bytes_down=down,
-            idle=idle,
-            participants=self._participants(),
-            failures=tuple(Failure(refusal.name, refusal.reason) for refusal in self._refused),
+            traffic=self._traffic(),
+            slots=self._actor.pool.slots,
+            options=self._options,
+            clock=self._ahead.clock if self._ahead else None,
         )
-
-    def _participants(self) -> tuple[str, ...]:
-        """Names of those whose work is in the weights, by id."""
-        refused = {refusal.client for refusal in self._refused}
-        clients = {client for turn in self._outcomes for client in turn.reports} - refused
-        return tuple(self._names[client] for client in sorted(clients))
 
     def _traffic(self) -> tuple[int, int]:
         channels = self._roster.channels

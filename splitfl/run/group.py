@@ -18,13 +18,14 @@ import torch
 from splitfl.codecs import frame
 from splitfl.errors import SplitflError
 from splitfl.model import Replica
-from splitfl.run.actor import Actor, Work
+from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.expectation import verify
 from splitfl.run.failure import PeerError, blame, within
 from splitfl.run.roster import Member, Roster
 from splitfl.run.snapshots import KEPT, Snapshots
 from splitfl.run.turn_plan import GroupPlan, client_steps, personal_stages, wanted
+from splitfl.run.work import Work
 from splitfl.schedule.instruction import Kind, Op, Value
 from splitfl.schedule.text import program_text
 from splitfl.transport.base import Channel, ChannelClosed, DeadlineExceeded

@@ -16,7 +16,8 @@ from splitfl.run.target import join_target, split_target
 from splitfl.schedule.instruction import Instruction, Kind, Op, Value, effects
 
 if TYPE_CHECKING:
-    from splitfl.run.actor import Actor, Work
+    from splitfl.run.actor import Actor
+    from splitfl.run.work import Work
 
 Written = Mapping[Kind | Value, Any]
 

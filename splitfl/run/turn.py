@@ -14,7 +14,7 @@ import torch
 
 from splitfl.methods import Phase
 from splitfl.model import Replica
-from splitfl.run.actor import Actor, Work
+from splitfl.run.actor import Actor
 from splitfl.run.blueprint import Blueprint
 from splitfl.run.failure import PeerError, first
 from splitfl.run.group import Group
@@ -25,6 +25,7 @@ from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.stragglers import Stragglers
 from splitfl.run.turn_plan import GroupPlan, client_steps, plan_group
+from splitfl.run.work import Work
 from splitfl.schedule.instruction import Instruction, Op, Program, Value
 from splitfl.transport.base import DeadlineExceeded
 from splitfl.transport.messages import Report

@@ -10,9 +10,10 @@ import torch
 import splitfl
 from splitfl.planning import simulate, stage_costs
 from splitfl.planning.cost import Link, StageCost
-from splitfl.run.actor import Actor, Work
+from splitfl.run.actor import Actor
 from splitfl.run.metrics import COMPUTE, Recorder
 from splitfl.run.pool import Threads
+from splitfl.run.work import Work
 from splitfl.schedule import GENERATORS, Topology, build
 from splitfl.transport import memory_pair
 
