@@ -10,10 +10,13 @@ from splitfl.schedule.check import check
 from splitfl.schedule.federated import sequential
 from splitfl.schedule.instruction import Instruction, Schedule
 from splitfl.schedule.local import decoupled
+from splitfl.schedule.looped import breadth_first, interleaved
 from splitfl.schedule.lower import lower
 from splitfl.schedule.pipar import pipar, pipar_1f1b
 from splitfl.schedule.pipeline import gpipe, one_f_one_b
+from splitfl.schedule.sequence import seq_1f1b
 from splitfl.schedule.topology import Topology
+from splitfl.schedule.zero_bubble import zb_h1, zb_h2
 
 Generator = Callable[[Topology], Schedule]
 """Topology in, compute instructions of one mini-batch per actor out; pure."""
@@ -25,6 +28,11 @@ GENERATORS: dict[str, Generator] = {
     "pipar-1f1b": pipar_1f1b,
     "gpipe": gpipe,
     "1f1b": one_f_one_b,
+    "interleaved": interleaved,
+    "breadth-first": breadth_first,
+    "zb-h1": zb_h1,
+    "zb-h2": zb_h2,
+    "seq-1f1b": seq_1f1b,
 }
 """The built-in generators."""
 

@@ -8,10 +8,12 @@ carried out from left to right can deadlock once it is spread over actors.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, groupby, zip_longest
 
-from splitfl.schedule.instruction import Instruction, Op
+from splitfl.schedule.error import ScheduleError
+from splitfl.schedule.instruction import Instruction, Op, Value, effects
 from splitfl.schedule.topology import CLIENT, Topology
 
 Order = Callable[[Topology, int], Iterable[Instruction]]
@@ -36,6 +38,28 @@ def arrange(topology: Topology, order: Order) -> dict[str, tuple[Instruction, ..
     for stage in sorted(topology.joint):
         programs[topology.placement[stage]].append(Instruction(Op.STEP, stage))
     return {actor: tuple(program) for actor, program in programs.items()}
+
+
+def weave(orders: Iterable[Iterable[Instruction]], topology: Topology) -> list[Instruction]:
+    """Several orders as one that can be carried out: each is kept, and nothing comes before what it needs.
+
+    Raises ScheduleError, naming what waits, where the orders wait for one another.
+    """
+    waiting = [deque(order) for order in orders]
+    there: set[Value] = set()
+    woven: list[Instruction] = []
+    moved = True
+    while moved:
+        moved = False
+        for order in waiting:
+            while order and there.issuperset((effect := effects(order[0], topology)).consumes):
+                there.difference_update(effect.consumes)
+                there.update(effect.writes)
+                woven.append(order.popleft())
+                moved = True
+    if stuck := [str(order[0]) for order in waiting if order]:
+        raise ScheduleError(f"nobody can go on: {', '.join(stuck)} wait for one another")
+    return woven
 
 
 def forwards(topology: Topology, client: int, micro: int, stages: range) -> Iterator[Instruction]:
