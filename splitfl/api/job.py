@@ -114,8 +114,9 @@ class Job:
             except ValueError as error:
                 raise JobError(f"cut = {self.cut!r}: {error}") from None
         object.__setattr__(self, "transform", self._transform)
-        if not self._method.takes_strategy and self.strategy is not None:
+        if self.strategy is not None and (self._method.vertical or not self._method.takes_strategy):
             why = "clients hand their weights on, " if self._method.in_turn else ""
+            why = "each layer has one holder, " if self._method.vertical else why
             raise JobError(
                 f"strategy = {type(self.strategy).__name__} with method {self._method.name}: {why}nothing is averaged; "
                 "leave the strategy out"

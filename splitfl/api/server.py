@@ -93,7 +93,7 @@ def serve(
 
     async def run() -> Trained:
         enrollment = Enrollment(blueprint, clients, access=access)
-        limits = channel_limits(blueprint, largest)
+        limits = channel_limits(blueprint, largest, clients=clients)
         with measured(metrics, enrollment, pool, rounds=rounds, on_metrics=on_metrics) as note:
             server = await listen(
                 address,

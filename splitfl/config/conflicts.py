@@ -48,8 +48,9 @@ def _method(settings: JobSettings) -> Iterator[str]:
         )
     if method.distils and model.teacher is None:
         yield f'[model] teacher is missing: method {method.name} learns from one; name a function "file.py:function"'
-    if not method.takes_strategy and settings.strategy is not None:
+    if settings.strategy is not None and (method.vertical or not method.takes_strategy):
         why = "clients hand their weights on and " if method.in_turn else ""
+        why = "each layer has one holder and " if method.vertical else why
         yield (
             f"[strategy] name = {shown(settings.strategy.name)}: in method {method.name} {why}nothing is averaged; "
             "leave the section out"
@@ -119,6 +120,8 @@ def _server(settings: JobSettings) -> Iterator[str]:
     if client.token is not None and client.tls is None and client.insecure:
         yield f"[client] token = {shown(client.token)}: plain text would give it away; give tls = {{ ca = ... }}"
     stragglers, clients = server.stragglers, settings.data.clients
+    if settings.method.method().vertical and (stragglers.late == "skip" or stragglers.grace is not None):
+        yield '[server] stragglers: late = "skip" and grace have no meaning where no sample is whole without a holder'
     if isinstance(stragglers.quorum, int) and stragglers.quorum > clients:
         yield f"[server] stragglers.quorum = {stragglers.quorum}: more than [data] clients = {clients}"
     deadlines = server.deadlines

@@ -28,6 +28,8 @@ def epsl(
     tail as one: at the mean of their activations, with the mean of their gradients, and each front gets the result
     (arXiv 2303.15991, section 3). At 0 it is parallel-sl. What the paper broadcasts is sent to each client here.
     """
+    if not 0 <= aggregation_ratio <= 1:
+        raise ValueError(f"epsl: aggregation_ratio = {aggregation_ratio!r}, expected a share from 0 to 1")
     merging = Merging(averaged=aggregation_ratio)
     return _merged("epsl", "arXiv 2303.15991", merging=merging, schedule=schedule, average_front=average_front)
 

@@ -33,6 +33,10 @@ class Aligned:
         """All tensors in one bundle."""
         return {name: value for bundle in bundles for name, value in bundle.items()}
 
+    def parts(self) -> list[int]:
+        """One: each tensor is one client's."""
+        return []
+
     def labels(self, targets: Sequence[Any]) -> Any:
         """The labels of the one client that has them."""
         return next((target for target in targets if target is not None), None)

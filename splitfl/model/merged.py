@@ -57,6 +57,10 @@ class Merged:
             start += count
         return found
 
+    def parts(self) -> list[int]:
+        """Rows of each client, then those of averages, as `joined` puts them together."""
+        return [*self.samples.values(), *([self.averaged] if self.averaged else [])]
+
     def labels(self, targets: Sequence[Any]) -> Any:
         """The labels of all samples, nested as those of each client."""
         return _concatenated(targets)
@@ -153,7 +157,8 @@ def _adjusted(output: Any, target: Any) -> Any:
             "logit adjustment needs class scores, (samples, classes), and one class for each sample as a label, got "
             f"{_described(output)} and {_described(target)}"
         )
-    shares = torch.bincount(target, minlength=output.shape[1])[: output.shape[1]].to(output) / len(target)
+    known = target[(target >= 0) & (target < output.shape[1])]  # the loss says what becomes of any others
+    shares = torch.bincount(known, minlength=output.shape[1]).to(output) / max(len(known), 1)
     return output + shares.clamp(min=RARE).log()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -120,19 +120,20 @@ class Replica:
         target: Any = None,
         weight: float = 1.0,
         scoring: Scoring | None = None,
+        parts: Sequence[int] = (),
     ) -> tuple[Tensors, Stash]:
         """Run one micro-batch: its outputs by port name, detached, and what the backward will need.
 
         `values` hold the inputs by port name, (samples, *shape) each. The same `seed` gives the same dropout masks,
         whatever else runs; the global generators do not move. With a loss, `target` are the labels and `weight` the
         share of this micro-batch in the mini-batch's loss, which is computed of what `Stage.scored` says, by `scoring`
-        where that is given.
+        where that is given. `parts`: rows of `values` that were sent by one client each, where there are several.
 
         Raises StateError where an input is missing, and TransformError for a transform that changes a shape.
         """
         wanted = {port.name: port.requires_grad and self._passes for port in self.stage.inputs}
         inputs = {name: self._receive(name, values, requires_grad) for name, requires_grad in wanted.items()}
-        result = self._run(inputs, seed)
+        result = self._run(self._as_received(inputs, seed, parts), seed)
         outputs = self.stage.name_outputs(result)
         if self._sends is not None:
             outputs = as_sent(self._sends, outputs, self.stage.outputs, seed=seed, device=self.device)
@@ -148,10 +149,20 @@ class Replica:
             )
         return {name: tensor.detach() for name, tensor in outputs.items()}, stash
 
+    def _as_received(self, inputs: Tensors, seed: int, parts: Sequence[int]) -> Tensors:
+        """`inputs` after the transform at the cut, which looks at what one client sent at a time."""
+        if self._receives is None:
+            return inputs
+        split = {name: torch.split(value, [*parts]) if parts else (value,) for name, value in inputs.items()}
+        pieces = [dict(zip(split, each, strict=True)) for each in zip(*split.values(), strict=True)]
+        made = [
+            as_received(self._receives, piece, self.stage.inputs, seed=seed ^ number, device=self.device)
+            for number, piece in enumerate(pieces)
+        ]
+        return {name: torch.cat([each[name] for each in made]) for name in inputs} if parts else made[0]
+
     def _run(self, inputs: Tensors, seed: int) -> Any:
-        """What the stage makes of `inputs`, as they were sent, in training."""
-        if self._receives is not None:
-            inputs = as_received(self._receives, inputs, self.stage.inputs, seed=seed, device=self.device)
+        """What the stage makes of `inputs` in training."""
         with seeded(seed, self.device) if self.stage.random else nullcontext():
             return self.stage.apply(self.module, inputs)
 

@@ -23,6 +23,7 @@ from splitfl.run.blueprint import Blueprint
 from splitfl.run.failure import PeerError, blame, first, in_words, within
 from splitfl.run.metrics import Recorder, Tally
 from splitfl.run.pool import Pool
+from splitfl.run.scales import TOO_FAR, Scales
 from splitfl.run.seeds import derive
 from splitfl.run.slots import Slots
 from splitfl.run.store import Store
@@ -71,6 +72,7 @@ class Actor:
         self._patience = blueprint.deadlines.step if patience is None else patience
         self.wire = Wire(blueprint)
         self.store = Store()
+        self.scales = Scales()
         self._copies = blueprint.method.front_stages if blueprint.method.keeps_activations else None
         self._resets = blueprint.training.optimizer_state == "reset"
         self._handlers: dict[Op, Callable[[Instruction, list[Any], Work], Awaitable[Written]]] = {
@@ -102,6 +104,7 @@ class Actor:
             self.slots.discard(client)
             if client is not None:
                 self.tally.pop(client, None)
+                self.scales.forget(client)
 
     def discard(self, replicas: Iterable[Value]) -> None:
         """Forget replicas; one that is needed again is made with the initial weights."""
@@ -189,6 +192,8 @@ class Actor:
         received, target = work.batch(micro) if at.stage == 0 else split_target(taken[0])
         if work.topology.placement[at.stage] == CLIENT and at.stage > 0:
             target = work.batch(micro)[1]
+        if at.stage > 0 and work.topology.placement[at.stage - 1] == CLIENT:
+            self.examine(at, client, received, work)
         if at.stage == self._copies:
             self.store.put(at, work.step, taken[0])
         samples, reduction = work.micro_samples(client, micro), self.blueprint.reduction
@@ -211,9 +216,23 @@ class Actor:
 
     def _note_loss(self, at: Instruction, mean: float, samples: int, work: Work) -> None:
         if at.stage in work.topology.shared and not math.isfinite(mean):
-            raise PeerError(f"c{at.client}", f"{at}: the loss on its data is {mean}, which would spoil weights of all")
+            raise self.spoiled(at, at.client or 0, mean)
         if at.stage == work.topology.last:
             self.tally.setdefault(at.client or 0, Tally()).add(mean, samples)
+
+    def examine(self, at: Instruction, client: int, received: Tensors, work: Work) -> None:
+        """Look at what `client` sent. PeerError for whoever sends numbers that would spoil weights of all."""
+        self.scales.note(client, received.values())
+        outlier = self.scales.outlier(TOO_FAR) if at.stage in work.topology.shared else None
+        if outlier is not None:
+            raise PeerError(f"c{outlier[0]}", f"{at}: {outlier[1]}, which would spoil weights of all")
+
+    def spoiled(self, at: Instruction, client: int, loss: float) -> PeerError:
+        """What is wrong where the loss of `client` at shared weights is no number, and whose doing that is."""
+        outlier = self.scales.outlier()
+        if outlier is None or outlier[0] == client:
+            return PeerError(f"c{client}", f"{at}: the loss on its data is {loss}, which would spoil weights of all")
+        return PeerError(f"c{outlier[0]}", f"{at}: the loss on the data of c{client} is {loss}: {outlier[1]}")
 
     async def _backward(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         replica: Replica = self.slots.peek(effects(at, work.topology).reads[0])

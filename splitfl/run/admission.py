@@ -12,6 +12,9 @@ from splitfl.run.linkage import unpack
 from splitfl.transport.messages import OBSERVER, Hello, Refuse, version_refusal
 from splitfl.transport.plain_text import PLAIN_TEXT
 
+MOST = 200_000
+"""Mini-batches of one client in a round: each is planned before the round begins."""
+
 NAME = re.compile(r"[\w.-]{1,64}")
 
 
@@ -37,6 +40,13 @@ def _job_objection(hello: Hello, blueprint: Blueprint) -> Refuse | None:
     if hello.samples < 1:
         return Refuse("samples", f"client {hello.client!r} has no training samples, expected 1 or more")
     ours, theirs = blueprint.fingerprints(), _fingerprints(hello.fingerprint)
+    batches = hello.samples / blueprint.training.batch_size * (blueprint.training.epochs or 0)
+    if batches > MOST:
+        return Refuse(
+            "samples",
+            f"client {hello.client!r} claims {hello.samples} training samples, {batches:.0f} mini-batches a round, "
+            f"expected at most {MOST}: a larger batch_size, or local_steps",
+        )
     if blueprint.holders and (reason := _unlinkable(hello)):
         return Refuse("links", f"client {hello.client!r} cannot be linked: {reason}")
     different = [name for name in ours if ours[name] != theirs.get(name)]

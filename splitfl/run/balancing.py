@@ -7,6 +7,7 @@ its server, too, trains when the buffer is full; an activation counts there by i
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -27,6 +28,8 @@ from splitfl.schedule.topology import Topology
 
 Tensors = dict[str, torch.Tensor]
 
+_LOGGER = logging.getLogger(__name__)
+
 
 class Balancing:
     """Trains a tail of its own, beside the clients' replicas, on what the actor's store holds.
@@ -38,6 +41,7 @@ class Balancing:
         self.gaussians = Gaussians()
         self._blueprint = blueprint
         self._store = actor.store
+        self._scales = actor.scales
         self._training = training
         self._topology = topology
         self._replicas: list[Replica] = []
@@ -72,10 +76,15 @@ class Balancing:
         `versions`: the round whose weights each began with. The later, the more its activations count for the
         Gaussians: an older front made others.
         """
+        outlier = self._scales.outlier()
         bundles = []
         for client, version in sorted(versions.items()):
             bundle = self._store.joined(client)
             if not bundle:
+                continue
+            if outlier is not None and outlier[0] == client:
+                _LOGGER.warning("activations of c%d are not learned from: %s", *outlier)
+                self._store.forget(client)
                 continue
             activations, labels = split_target(bundle)
             self.gaussians.observe(activations, self._whole_numbers(labels), weight=version + 1)
@@ -87,6 +96,7 @@ class Balancing:
         _, labels = split_target(received)
         values, found = torch.unique(labels, return_counts=True)
         counts = dict.fromkeys(self.gaussians.labels, 0) | dict(zip(values.tolist(), found.tolist(), strict=True))
+        counts = {label: count for label, count in counts.items() if label >= 0}  # those below are ignored by losses
         wanted = missing(counts, most=int(self._blueprint.method.generated * len(labels)))
         if not wanted:
             return {name: value[:0] for name, value in received.items()}

@@ -136,7 +136,8 @@ class Client:
             return reply
         if not isinstance(reply, Welcome):
             raise SplitflError(f"the server answered the hello with {type(reply).__name__}, expected Welcome")
-        if self._turn is None or self._turn.client != reply.client:
+        relinked = self._welcome is None or self._welcome.links != reply.links
+        if self._turn is None or self._turn.client != reply.client or relinked:
             dataset = await self._linked(reply, channel)
             self._turn = ClientTurn(self._blueprint, dataset, client=reply.client, pool=self._pool, memory=self._memory)
         self._welcome = reply

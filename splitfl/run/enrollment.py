@@ -59,7 +59,9 @@ class Enrollment:
         """Hear a new client's hello; refuse it with a reason, or keep it and hold its channel open."""
         event(_LOGGER, "client_connected", peer=channel.peer)
         channel.expect(0, lambda _: False)  # no tensors before a turn asks for them
-        hello = await channel.hear(timeout=FIRST_WORD, what="the hello of a client that connected")
+        # Digests of many records may take as long as enrollment does on a slow line.
+        patience = self._blueprint.deadlines.enrollment if self._blueprint.holders else FIRST_WORD
+        hello = await channel.hear(timeout=patience, what="the hello of a client that connected")
         answer = objection(hello, channel.identity, access=self._access, blueprint=self._blueprint)
         if answer is not None or not isinstance(hello, Hello):
             await self._refuse(hello, channel, answer or Refuse("protocol", "expected Hello"))

@@ -246,7 +246,9 @@ class Federation:
             shared |= self._actor.replica(weights(self._topology, stage, None), self._topology).state()
         broken = [name for name, value in shared.items() if not is_finite(value)]
         if broken:
-            raise SplitflError(f"training has diverged: {broken[0]!r} is not finite; lower the learning rate")
+            outlier = self._actor.scales.outlier()
+            why = f"c{outlier[0]}: {outlier[1]}" if outlier else "lower the learning rate"
+            raise SplitflError(f"training has diverged: {broken[0]!r} is not finite; {why}")
         self._trained.state |= outcome.state | shared
         for alias, name in self._blueprint.partition.aliases.items():
             self._trained.state[alias] = self._trained.state[name]

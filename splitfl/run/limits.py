@@ -17,18 +17,24 @@ LEAST = 16 << 20
 """Bytes that are always let in."""
 
 
-def channel_limits(blueprint: Blueprint, message: int | None = None) -> ChannelLimits:
-    """Limits for the channels of a job; `message` bytes for a bundle where the user says so."""
-    largest = message or max(LEAST, ROOM * max(_bundles(blueprint)))
+def channel_limits(blueprint: Blueprint, message: int | None = None, *, clients: int = 1) -> ChannelLimits:
+    """Limits for the channels of a job of `clients`; `message` bytes for a bundle where the user says so."""
+    largest = message or max(LEAST, ROOM * max(_bundles(blueprint, clients)))
     return ChannelLimits(message=largest, waiting=2 * largest)
 
 
-def _bundles(blueprint: Blueprint) -> list[int]:
-    """Bytes of every kind of bundle, unencoded: a stage's weights, and what a whole mini-batch sends across a cut."""
+def _bundles(blueprint: Blueprint, clients: int) -> list[int]:
+    """Bytes of every kind of bundle, unencoded: a stage's weights, and what a whole mini-batch sends across a cut.
+
+    Where mini-batches are drawn of the data of all, one client's may be all of it.
+    """
+    method, batch = blueprint.method, blueprint.training.batch_size
+    if method.global_sampling:
+        batch = method.global_batch or batch * clients
     sizes = []
     for stage in blueprint.partition.stages:
         sample = sum(math.prod(port.shape) * port.dtype.itemsize for port in stage.outputs)
-        sizes += [_weights(stage.state), blueprint.training.batch_size * sample]
+        sizes += [_weights(stage.state), batch * sample]
     return sizes
 
 

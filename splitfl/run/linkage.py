@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 
 from splitfl.data.linkage import DIGEST, common
 from splitfl.errors import SplitflError
@@ -38,8 +39,12 @@ def link(holdings: Iterable[tuple[str, str]]) -> str:
     shared = common([digests for _, digests in named])
     if not shared:
         sizes = ", ".join(f"{name}: {len(digests)}" for name, digests in named)
+        pairs = ", ".join(
+            f"{one} and {other} share {len({*first} & {*second})}"
+            for (one, first), (other, second) in combinations(named, 2)
+        )
         raise SplitflError(
-            f"no record is at all {len(named)} holders ({sizes}): expected the same ids, written alike, and the same "
-            "linkage key at each"
+            f"no record is at all {len(named)} holders ({sizes}; {pairs}): expected the same ids, written alike, and "
+            "the same linkage key at each"
         )
     return pack(shared)

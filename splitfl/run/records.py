@@ -46,11 +46,17 @@ class Records:
         if not isinstance(self._dataset, Holding) or not self._blueprint.holders:
             return self._dataset
         port = self._blueprint.stage(0, welcome.client).inputs[0]
-        shape = tuple(self._dataset.features.shape[1:])
-        if shape != port.shape:
+        found, wanted = (
+            f"{str(dtype).removeprefix('torch.')}{list(shape)}"
+            for dtype, shape in (
+                (self._dataset.features.dtype, self._dataset.features.shape[1:]),
+                (port.dtype, port.shape),
+            )
+        )
+        if found != wanted:
             raise SplitflError(
-                f"c{welcome.client} holds features of shape {list(shape)}, expected {list(port.shape)}, those of "
-                f"{port.name!r}: clients hold the model's inputs in the order of their names"
+                f"c{welcome.client} holds features {found}, expected {wanted}, those of {port.name!r}: clients hold "
+                "the model's inputs in the order of their names"
             )
         merging = self._blueprint.method.merging
         if merging is not None and welcome.client == merging.labels_at and self._dataset.labels is None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from splitfl.errors import SplitflError
 from splitfl.methods import Merging
 from splitfl.model import Aligned, Apart, LossError, Merged, Replica, Stash, Tensors
@@ -18,6 +20,9 @@ from splitfl.schedule.instruction import Instruction, Kind, Op, Value, effects
 if TYPE_CHECKING:
     from splitfl.run.actor import Actor
     from splitfl.run.work import Work
+
+ROUNDING = 1e-9
+"""Of a share times a number of samples, before it is rounded up: 0.55 x 100 is a little more than 55."""
 
 Written = Mapping[Kind | Value, Any]
 
@@ -50,7 +55,7 @@ class Together:
             samples=samples,
             whole=sum(work.samples.values()),
             reduction=self._blueprint.reduction,
-            averaged=math.ceil(self._rule.averaged * min(samples.values())),
+            averaged=math.ceil(self._rule.averaged * min(samples.values()) - ROUNDING),
             adjusted=self._rule.logit_adjustment,
         )
 
@@ -61,13 +66,19 @@ class Together:
     async def _forward(self, at: Instruction, taken: list[Any], work: Work) -> Written:
         merged = self._merged(at, work)
         parts = [split_target(bundle) for bundle in taken]
-        target = merged.labels([target for _, target in parts])
-        received = merged.joined([tensors for tensors, _ in parts]) if self._enters(at, work) else parts[0][0]
+        received, target = parts[0]
+        if self._enters(at, work):
+            for client, (tensors, _) in zip(work.topology.clients, parts, strict=True):
+                self._actor.examine(at, client, tensors, work)
+            target = self._labels(at, merged, [target for _, target in parts], work)
+            received = merged.joined([tensors for tensors, _ in parts])
         replica: Replica = self._actor.slots.peek(effects(at, work.topology).reads[0])
         seed = derive(work.seed, work.step, "merged", at.stage, at.micro_batch or 0)
 
+        parts_of = merged.parts() if self._enters(at, work) else ()
+
         def forward() -> tuple[Tensors, Stash]:
-            return replica.forward(received, seed=seed, target=target, scoring=merged.score)
+            return replica.forward(received, seed=seed, target=target, scoring=merged.score, parts=parts_of)
 
         try:
             outputs, stash = await self._actor.compute(at, work, forward)
@@ -76,6 +87,8 @@ class Together:
         except Exception as error:
             if isinstance(merged, Merged) and self._enters(at, work):
                 _blame(at, replica, merged, parts, error)
+            if isinstance(merged, Aligned) and at.stage == work.topology.last:
+                raise PeerError(f"c{self._rule.labels_at}", f"{at} with its labels: {in_words(error)}") from error
             raise
         if stash.loss is not None:
             self._note_losses(at, merged, work)
@@ -83,11 +96,21 @@ class Together:
             outputs = join_target(outputs, target)
         return {Kind.ACT: outputs, Kind.STASH: stash}
 
+    def _labels(self, at: Instruction, merged: Merged | Aligned, targets: list[Any], work: Work) -> Any:
+        """The labels of all. Raises PeerError for a client whose labels have another form than those of most."""
+        if isinstance(merged, Merged):
+            forms = [_form(target) for target in targets]
+            usual = max(forms, key=forms.count)
+            for client, form in zip(work.topology.clients, forms, strict=True):
+                if form != usual:
+                    raise PeerError(f"c{client}", f"{at}: its labels are {form}, those of the others {usual}")
+        return merged.labels(targets)
+
     def _note_losses(self, at: Instruction, merged: Merged | Aligned, work: Work) -> None:
         for client, loss in merged.losses.items():
             mean = loss if merged.reduction == "mean" else loss / merged.samples[client]
             if not math.isfinite(mean):
-                raise PeerError(f"c{client}", f"{at}: the loss on its data is {mean}, which would spoil weights of all")
+                raise self._actor.spoiled(at, client, mean)
             if at.stage == work.topology.last:
                 self._actor.tally.setdefault(client, Tally()).add(mean, merged.samples[client])
 
@@ -117,6 +140,17 @@ class Together:
             Value(Kind.GRAD, at.stage - 1, client, at.micro_batch, at.chunk): part
             for client, part in self._merged(at, work).apart(below).items()
         }
+
+
+def _form(target: Any) -> str:
+    """Structure, dtypes and shapes of labels, without the number of samples."""
+    if isinstance(target, torch.Tensor):
+        return f"{str(target.dtype).removeprefix('torch.')}{list(target.shape[1:])}"
+    if isinstance(target, Mapping):
+        return "{" + ", ".join(f"{name}: {_form(part)}" for name, part in sorted(target.items())) + "}"
+    if isinstance(target, tuple | list):
+        return f"({', '.join(map(_form, target))})"
+    return type(target).__name__
 
 
 def _blame(

@@ -24,7 +24,7 @@ from splitfl.run.roster import Roster
 from splitfl.run.seeds import derive
 from splitfl.run.snapshots import Snapshots
 from splitfl.run.stragglers import Stragglers
-from splitfl.run.turn_plan import GroupPlan, client_steps, plan_group
+from splitfl.run.turn_plan import GroupPlan, client_steps, own_batches, plan_group
 from splitfl.run.work import Work
 from splitfl.schedule.instruction import Instruction, Op, Program, Value
 from splitfl.transport.base import DeadlineExceeded
@@ -115,7 +115,7 @@ class Turns:
         samples = self._roster.members[client].samples
         if self._blueprint.method.global_sampling and samples:
             return None  # its few samples are drawn with those of the others
-        if training.batches(samples, least):
+        if own_batches(self._blueprint, client, samples):
             return None
         full = f"no full mini-batch of {training.batch_size} (drop_last)" if training.drop_last else f"expected {least}"
         return f"takes no part: {samples} training samples, {full}"

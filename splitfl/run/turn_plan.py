@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from splitfl.data import global_plan
+from splitfl.errors import SplitflError
 from splitfl.methods import Phase
 from splitfl.run.blueprint import Blueprint, Training
 from splitfl.run.metrics import traced_step
@@ -69,6 +70,11 @@ def _mini_batches(
         training = replace(training, epochs=1, steps=None, drop_last=False)
     if method.global_sampling:
         batch = method.global_batch or training.batch_size * len(clients)
+        if training.drop_last and sum(clients.values()) < batch:
+            raise SplitflError(
+                f"global_batch = {batch} with drop_last: the clients have {sum(clients.values())} samples together, "
+                "expected one full mini-batch or more"
+            )
         return global_plan(
             clients,
             batch=batch,
@@ -77,14 +83,16 @@ def _mini_batches(
             drop_last=training.drop_last,
             seed=draw,
         )
-
-    def own(client: int) -> Training:
-        least = min(training.batch_size, blueprint.minimum)
-        return replace(training, batch_size=max(least, method.batch_size(client, training.batch_size)))
-
-    sizes = {c: own(c).batches(samples, blueprint.minimum) for c, samples in sorted(clients.items())}
+    sizes = {c: own_batches(blueprint, c, samples, training) for c, samples in sorted(clients.items())}
     steps = range(max(map(len, sizes.values())))
     return [{c: counts[step] for c, counts in sizes.items() if step < len(counts)} for step in steps]
+
+
+def own_batches(blueprint: Blueprint, client: int, samples: int, training: Training | None = None) -> tuple[int, ...]:
+    """Sizes of the mini-batches of a client that draws them of its own data; as `training` says, the job's if None."""
+    training = training or blueprint.training
+    size = max(min(training.batch_size, blueprint.minimum), blueprint.method.batch_size(client, training.batch_size))
+    return replace(training, batch_size=size).batches(samples, blueprint.minimum)
 
 
 def client_steps(plan: GroupPlan, client: int) -> list[int]:

@@ -81,7 +81,10 @@ def test_other_text_is_refused(text):
 
 def test_nothing_in_common_says_what_to_look_at():
     one, other = (pack(holding(ids).digests(KEY)) for ids in (["a"], ["b", "c"]))
-    with pytest.raises(SplitflError, match=r"no record is at all 2 holders \(bank: 1, shop: 2\): .* same linkage key"):
+    with pytest.raises(
+        SplitflError,
+        match=r"at all 2 holders \(bank: 1, shop: 2; bank and shop share 0\): .* linkage key",
+    ):
         link([("bank", one), ("shop", other)])
     with pytest.raises(SplitflError, match="a holding of 390001 samples, expected at most 390000"):
         pack([b""] * 390_001)

@@ -13,6 +13,7 @@ import torch
 import splitfl
 from splitfl.codecs import frame
 from splitfl.run.blueprint import Deadlines
+from splitfl.run.scales import TOO_FAR, Scales
 from splitfl.schedule import Kind
 from splitfl.transport import grpc_stream
 from splitfl.transport.messages import PROTOCOL, Begin, Hello, Refuse, Report, Welcome
@@ -83,9 +84,75 @@ def test_numbers_that_would_spoil_a_shared_tail_are_refused(bench, clients, numb
     trained, _ = run(bench, made, clients, ends={"c1": meddling(tensors=poison)})
     client, reason = only(trained.rounds[0])
     assert client == "c1"
-    assert "holds NaN" in reason or "the loss on its data is" in reason
+    assert "holds NaN" in reason or "what it sent is as large as inf" in reason
     assert all(torch.isfinite(value).all() for value in trained.state.values())
     assert trained.rounds[1].participants == ("c0", "c2")
+
+
+@pytest.mark.parametrize("size", [1e30, 1e200, math.inf])
+@pytest.mark.parametrize("method", ["splitfed-v2", "parallel-sl", "epsl", "scala", "local-loss"])
+def test_whoever_blows_up_what_all_share_is_blamed_and_not_its_victims(bench, clients, method, size):
+    """Large numbers make steps after which the next client's loss is no number; huge ones are not let in at all."""
+
+    def swell(address, tensors):
+        if address.value.kind is Kind.ACT and address.step == 1:
+            return {name: value * size if value.is_floating_point() else value for name, value in tensors.items()}
+        return tensors
+
+    trained, _ = run(bench, blueprint(bench, method), clients, ends={"c1": meddling(tensors=swell)})
+    client, reason = only(trained.rounds[0])
+    assert client == "c1"
+    assert "what it sent is as large as" in reason or "holds NaN" in reason
+    assert trained.rounds[1].participants == ("c0", "c2")
+    assert all(bool((value.abs() < 100).all()) for value in trained.state.values())
+
+
+def test_the_larger_numbers_of_one_client_are_blamed_for_a_loss_that_is_none():
+    scales = Scales()
+    for client, size in ((0, 0.5), (1, 2e5), (2, 3.0)):
+        scales.note(client, [torch.full((2, 3), size), torch.tensor([7])])
+    assert scales.outlier() == (1, "what it sent is as large as 2.0e+05, that of the others 1.8e+00")
+    assert scales.outlier(TOO_FAR) is None
+    scales.forget(0)
+    scales.forget(2)
+    assert scales.outlier() is None  # nobody is left to compare it with
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda labels: labels.reshape(-1, 1),
+        lambda labels: torch.nn.functional.one_hot(labels, 3),
+        lambda labels: labels.double(),
+    ],
+    ids=["column", "one-hot", "float"],
+)
+@pytest.mark.parametrize("method", ["parallel-sl", "scala"])
+def test_labels_of_another_form_do_not_end_a_merged_batch(bench, clients, method, other):
+    inputs, labels = clients["c1"].tensors
+    clients["c1"] = torch.utils.data.TensorDataset(inputs, other(labels))
+    trained, _ = run(bench, blueprint(bench, method), clients, rounds=1)
+    client, reason = only(trained.rounds[0])
+    assert client == "c1"
+    assert "its labels are" in reason
+    assert "those of the others int64[]" in reason
+    assert trained.rounds[0].participants == ("c0", "c2")
+
+
+def test_a_claim_of_more_samples_than_can_be_planned_is_refused(bench, clients):
+    made = blueprint(bench, "splitfed-v1", enrollment=2.0)
+    heard = []
+
+    async def boast(name, data, plain, open_channel):
+        channel = await open_channel()
+        await channel.tell(Hello(PROTOCOL, name, json.dumps(made.fingerprints()), 10**12, "test"))
+        heard.append(await channel.hear(timeout=5, what="the refusal"))
+
+    with pytest.raises(splitfl.SplitflError, match="2 of 3 clients enrolled"):
+        run(bench, made, clients, ends={"c1": boast})
+    (word,) = heard
+    assert isinstance(word, Refuse)
+    assert "claims 1000000000000 training samples, 250000000000 mini-batches a round" in word.message
 
 
 def test_labels_that_the_loss_cannot_take_are_the_clients_own_fault(bench, clients, caplog):

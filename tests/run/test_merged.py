@@ -15,7 +15,9 @@ import splitfl
 from splitfl.data.batches import Batches, plan
 from splitfl.data.sampling import global_plan
 from splitfl.methods import METHODS, Merging, Method
+from splitfl.run.limits import channel_limits
 from splitfl.run.seeds import derive
+from splitfl.run.together import ROUNDING
 
 SAMPLES = (8, 12, 6)
 ROUNDS = 2
@@ -207,6 +209,54 @@ def test_a_client_whose_labels_fail_is_named_and_the_others_go_on(bench, clients
     assert "1F.0 on its data" in failure.reason
     assert "out of bounds" in failure.reason
     assert all(bool(value.isfinite().all()) for value in trained.model.values())
+
+
+def test_ignored_labels_count_for_no_class(bench, clients):
+    """-100 is what torch's cross-entropy leaves out: here the first sample of one client."""
+    labels = clients[1].tensors[1].clone()
+    labels[0] = -100
+    with_ignored = [clients[0], torch.utils.data.TensorDataset(clients[1].tensors[0], labels), clients[2]]
+    made = bench.job(bench.Mlp, "fc1", METHODS["scala"](global_sampling=False))
+    result = splitfl.simulate(made, clients=with_ignored, rounds=1)
+    assert not result.history.rounds[0].failures
+    assert all(bool(value.isfinite().all()) for value in result.state.values())
+
+
+def test_a_share_is_rounded_up_once():
+    """0.55 x 100 is a little more than 55 in binary."""
+    assert [ceil(share * count - ROUNDING) for share, count in ((0.55, 100), (0.07, 100), (0.5, 5))] == [55, 7, 3]
+
+
+def test_a_transform_looks_at_one_client_at_a_time(bench, clients):
+    """What a client did not send has no gradient, whatever others sent: columns of zeros are left out of both ways."""
+    codec = splitfl.codec(activation="columns", gradient="columns")
+
+    def bytes_down(method):
+        wide = lambda: nn.Sequential(nn.Linear(6, 400), nn.Tanh(), nn.Linear(400, 3))  # noqa: E731
+        made = replace(bench.job(wide, "1", method), codec=codec, transform="feature-dropout:0.1")
+        return splitfl.simulate(made, clients=clients, rounds=1).history.rounds[0].bytes_down
+
+    alone, merged = bytes_down("splitfed-v2"), bytes_down("parallel-sl")
+    assert merged < 1.1 * alone
+
+
+def test_a_slow_client_with_full_mini_batches_of_its_own_takes_part(bench):
+    method = METHODS["mergesfl"](speeds=(1.0, 0.25))
+    made = replace(bench.job(bench.Mlp, "fc1", method), batch_size=8, drop_last=True)
+    data = [bench.dataset(16, seed=0), bench.dataset(6, seed=1)]
+    assert splitfl.simulate(made, clients=data, rounds=1).history.rounds[0].participants == ("c0", "c1")
+
+
+def test_a_global_batch_that_nobody_can_fill_is_an_error(bench, clients):
+    made = replace(bench.job(bench.Mlp, "fc1", METHODS["gpsl"](global_batch=500)), drop_last=True)
+    with pytest.raises(splitfl.SplitflError, match="global_batch = 500 with drop_last: the clients have 26 samples"):
+        splitfl.simulate(made, clients=clients, rounds=1)
+
+
+def test_one_clients_share_of_a_global_batch_may_be_all_of_it(bench):
+    made = bench.job(lambda: nn.Sequential(nn.Linear(6, 50_000), nn.Linear(50_000, 3)), "0", "gpsl").blueprint()
+    needed = made.training.batch_size * 20 * 50_000 * 8
+    assert channel_limits(made, clients=20).message >= needed
 
 
 def test_logit_adjustment_wants_one_class_per_sample(bench):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import replace
 
@@ -11,14 +12,19 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import splitfl
+from splitfl.aggregation import strategy_from
 from splitfl.codecs import frame
 from splitfl.data.batches import Batches, plan
 from splitfl.data.linkage import common
 from splitfl.run.blueprint import Deadlines
+from splitfl.run.client import Client
+from splitfl.run.linkage import pack
+from splitfl.run.pool import Threads
 from splitfl.run.seeds import derive
 from splitfl.run.target import is_target
 from splitfl.schedule import Kind
-from splitfl.transport.messages import PROTOCOL, Hello, Refuse
+from splitfl.transport.memory import memory_pair
+from splitfl.transport.messages import PROTOCOL, Hello, Refuse, Welcome
 
 KEY = b"a secret that only holders know"
 ROUNDS = 3
@@ -130,9 +136,7 @@ def test_a_single_shared_sample_is_trained_on(bench, make):
 
 
 def test_no_shared_sample_is_an_error_that_says_where_to_look(bench, make):
-    with pytest.raises(
-        splitfl.SplitflError, match=r"no record is at all 3 holders \(c0: 8, c1: 8, c2: 4\): expected the"
-    ):
+    with pytest.raises(splitfl.SplitflError, match=r"at all 3 holders \(c0: 8, c1: 8, c2: 4; .*c0 and c2 share 4"):
         over_grpc(bench, make(), holdings((range(0, 8), range(8, 16), range(4))))
     with pytest.raises(splitfl.SplitflError, match=r"no record is at all 3 holders .* and the same linkage key"):
         over_grpc(bench, make(), holdings(), keys=(KEY, KEY, KEY + b"?"))
@@ -208,7 +212,7 @@ def test_without_a_holder_nobody_goes_on(bench, make):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda held: [held[1], held[0], held[2]], r"c[01] holds features of shape \[[23]\], expected \[[23]\]"),
+        (lambda held: [held[1], held[0], held[2]], r"c[01] holds features float64\[[23]\], expected float64\[[23]\]"),
         (
             lambda held: [held[0], TensorDataset(torch.zeros(4, 2)), held[2]],
             "c1: method vertical-sl .* got TensorDataset",
@@ -227,6 +231,44 @@ def test_settings_that_do_not_fit_are_refused(make):
         make(labels_at=3).blueprint()
     with pytest.raises(splitfl.SplitflError, match="'mix', which crosses the cut, is made of a, b, c"):
         make("mix").blueprint()
+
+
+def test_each_layer_has_one_holder_so_there_is_no_strategy(make):
+    with pytest.raises(splitfl.JobError, match="strategy = FedAdam with method vertical-sl: each layer has one holder"):
+        make(strategy=strategy_from("FedAdam", clients=3))
+
+
+def test_labels_that_the_loss_cannot_take_are_their_holders_fault(bench, make):
+    held = holdings(labels_at=1)
+    held[1] = splitfl.Holding(held[1].features, held[1].ids, labels=held[1].labels + 7)
+    with pytest.raises(splitfl.SplitflError, match=r"c1: .* with its labels: IndexError: Target .* is out of bounds"):
+        over_grpc(bench, make(labels_at=1), held)
+
+
+def test_a_holder_that_is_welcomed_again_takes_what_is_linked_then(bench, make):
+    """The server was started again, and another holder came with other records."""
+    made, held = make(), holdings()
+    blueprint = made.blueprint()
+    seen = []
+
+    async def session(client, rows):
+        near, far = memory_pair("server", "c1")
+        digests = sorted(held[1].digests(KEY)[row] for row in rows)
+        task = asyncio.create_task(client._enroll(near))
+        await far.hear(timeout=5, what="the hello")
+        await far.tell(Welcome("s", 1, 3, links=pack(digests)))
+        turn = await task
+        seen.append(len(turn._dataset))
+
+    async def twice():
+        pool = Threads(1)
+        client = Client(blueprint, held[1], name="c1", connect=None, pool=pool, link_key=KEY)
+        await session(client, range(10))
+        await session(client, range(4, 21))
+        pool.close()
+
+    bench.run(twice())
+    assert seen == [10, 17]
 
 
 def test_an_automatic_cut_leaves_each_input_its_layers(make):
